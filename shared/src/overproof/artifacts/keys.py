@@ -1,0 +1,35 @@
+"""Where things lie in the store."""
+
+from __future__ import annotations
+
+from overproof.core.refs import checked_key
+
+
+def attempt_file(job_id: str, token: int, name: str) -> str:
+    """A file of one attempt; the token is the claim's, so attempts never share a file."""
+    return checked_key(f"jobs/{job_id}/{token}/{name}")
+
+
+def manifest(job_id: str) -> str:
+    """The file whose existence means that the job's result is complete."""
+    return checked_key(f"jobs/{job_id}/manifest.json")
+
+
+def checkpoint_folder(job_id: str) -> str:
+    """The folder of a job's checkpoints."""
+    return checked_key(f"jobs/{job_id}/checkpoint") + "/"
+
+
+def checkpoint(job_id: str, token: int, step: int) -> str:
+    """A checkpoint; later attempts and later steps sort after earlier ones."""
+    return checked_key(f"jobs/{job_id}/checkpoint/{token:06d}-{step:012d}")
+
+
+def dead_letter(sha256: str) -> str:
+    """The raw bytes of a dead letter."""
+    return checked_key(f"dead-letters/{sha256}")
+
+
+def asset(kind: str, sha256: str) -> str:
+    """A data set or weights that a user added; `kind` is `datasets` or `weights`."""
+    return checked_key(f"assets/{kind}/{sha256}")

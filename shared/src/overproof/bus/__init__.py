@@ -1,0 +1,1 @@
+"""Messages: the bus announces work and events; the database decides who does what."""

@@ -1,0 +1,257 @@
+"""What is asked for: an experiment as a person writes it, and the units that it comes down to.
+
+An `ExperimentSpec` is a grid over data sets, methods, networks, attacks and seeds. The planner
+turns it into `Unit`s, each with a typed body below, and batches units into `JobSpec`s.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Self
+
+import yaml
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+
+from overproof.core.faults import faults_of
+from overproof.core.ids import JOB_ID_PATTERN, UNIT_ID_PATTERN, GroupId, JobId, UnitId, job_id_of
+from overproof.core.states import JobKind
+from overproof.core.threat import Epsilon, ThreatModel
+from overproof.errors import InvalidSpec
+
+MAX_SPEC_BYTES = 1_000_000
+
+Scalar = bool | int | float | str | None
+Seed = Annotated[int, Field(ge=0, lt=2**31)]
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class PluginRef(_Frozen):
+    """A plug-in by name with the parameters that differ from its defaults.
+
+    Written as a bare name (`dm`) or as `{name: dm, params: {iterations: 500}}`.
+    """
+
+    name: Name
+    params: Mapping[str, Scalar] = Field(default_factory=dict)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _accept_bare_name(cls, value: Any) -> Any:
+        return {"name": value} if isinstance(value, str) else value
+
+
+class DatasetSpec(_Frozen):
+    """A data set: its name, the version of its bytes, and how much of it is used.
+
+    `version` is the hash under which it was added to the store, or `bundled-N`; the planner
+    fills it in. `subset_per_class` takes the first so many training images of every class.
+    """
+
+    name: Name
+    version: str = ""
+    subset_per_class: Annotated[int, Field(ge=1)] | None = None
+    test_subset_per_class: Annotated[int, Field(ge=1)] | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _accept_bare_name(cls, value: Any) -> Any:
+        return {"name": value} if isinstance(value, str) else value
+
+
+# ---- bodies of units -------------------------------------------------------------------------
+
+
+class DistilledSetBody(_Frozen):
+    """One distilled set: task `synthesis` of kind distill."""
+
+    dataset: DatasetSpec
+    method: PluginRef
+    network: PluginRef
+    images_per_class: Annotated[int, Field(ge=1)]
+    seed: Seed
+
+
+class NetworkBody(_Frozen):
+    """One trained network: task `networks` of kind train.
+
+    `training_set` is the id of a distilled set, or a data set to be used whole. `test_set` is
+    where clean accuracy is measured.
+    """
+
+    training_set: Annotated[str, Field(pattern=UNIT_ID_PATTERN)] | DatasetSpec
+    test_set: DatasetSpec
+    network: PluginRef
+    protocol: PluginRef
+    seed: Seed
+
+
+class CellBody(_Frozen):
+    """One attack at one budget on one victim: task `white-box` of kind attack."""
+
+    victim: Annotated[str, Field(pattern=UNIT_ID_PATTERN)]
+    attack: PluginRef
+    threat: ThreatModel
+    test_set: DatasetSpec
+    seed: Seed
+
+
+# ---- units and jobs --------------------------------------------------------------------------
+
+
+class Unit(_Frozen):
+    """The thing that has an id: one distilled set, one network, one attack cell of one victim.
+
+    Attributes:
+        id: hash of kind, task, body and the semantics of the plug-ins in it.
+        body: the typed body as plain JSON, all defaults filled in.
+        needs: units whose artifacts it reads.
+        group: units that differ only in seeds share it; not part of the id.
+    """
+
+    id: Annotated[str, Field(pattern=UNIT_ID_PATTERN)]
+    kind: JobKind
+    task: Name
+    body: Mapping[str, Any]
+    needs: tuple[UnitId, ...] = ()
+    group: GroupId | None = None
+
+
+class JobSpec(_Frozen):
+    """A batch of units of one task that are cheaper together; published whole on the bus."""
+
+    id: Annotated[str, Field(pattern=JOB_ID_PATTERN)]
+    kind: JobKind
+    task: Name
+    units: Annotated[tuple[Unit, ...], Field(min_length=1)]
+
+    @classmethod
+    def of(cls, units: tuple[Unit, ...]) -> JobSpec:
+        """The job that makes `units`, which are of one kind and task."""
+        first = units[0]
+        job_id = job_id_of(UnitId(unit.id) for unit in units)
+        return cls(id=job_id, kind=first.kind, task=first.task, units=units)
+
+    @property
+    def job_id(self) -> JobId:
+        """The id with its type."""
+        return JobId(self.id)
+
+    @property
+    def inputs(self) -> tuple[UnitId, ...]:
+        """Units made by other jobs that this one reads, sorted."""
+        own = {unit.id for unit in self.units}
+        return tuple(sorted({need for unit in self.units for need in unit.needs} - own))
+
+
+# ---- the experiment as a person writes it ----------------------------------------------------
+
+
+class AttackGrid(_Frozen):
+    """An attack at several budgets; its norm follows from the attack."""
+
+    name: Name
+    epsilons: Annotated[tuple[Epsilon, ...], Field(min_length=1)]
+    params: Mapping[str, Scalar] = Field(default_factory=dict)
+
+
+def _as_list(value: Any) -> Any:
+    return [value] if isinstance(value, str | int | Mapping) else value
+
+
+Datasets = Annotated[tuple[DatasetSpec, ...], BeforeValidator(_as_list), Field(min_length=1)]
+Plugins = Annotated[tuple[PluginRef, ...], BeforeValidator(_as_list)]
+Counts = Annotated[
+    tuple[Annotated[int, Field(ge=1, le=10_000)], ...], BeforeValidator(_as_list)
+]
+Seeds = Annotated[tuple[Seed, ...], BeforeValidator(_as_list), Field(min_length=1)]
+
+
+class ExperimentSpec(_Frozen):
+    """A grid: every method at every size on every data set, trained and attacked.
+
+    Attributes:
+        name: shown in lists; need not be unique.
+        datasets: what is distilled and tested on.
+        methods: distillation methods; may be empty when only the whole set is trained.
+        images_per_class: sizes of the distilled sets.
+        whole_set: also train on the whole training set, as the upper reference.
+        matching_network: network that methods match on; the first of `networks` by default.
+        networks: networks that are trained on every set and attacked.
+        protocol: how networks are trained.
+        attacks: white-box attacks with their budgets.
+        seeds: one distilled set for each.
+        network_seeds: networks trained on each distilled set; by default one network for each
+            set, with the set's own seed.
+        priority: larger goes first among waiting jobs.
+        quota: how many jobs of this experiment may run at once.
+    """
+
+    name: Name
+    datasets: Datasets
+    methods: Plugins = ()
+    images_per_class: Counts = ()
+    whole_set: bool = False
+    matching_network: PluginRef | None = None
+    networks: Annotated[Plugins, Field(min_length=1)]
+    protocol: PluginRef = PluginRef(name="dsa")
+    attacks: tuple[AttackGrid, ...] = ()
+    seeds: Seeds = (0,)
+    network_seeds: Annotated[tuple[Seed, ...], BeforeValidator(_as_list)] = ()
+    priority: Annotated[int, Field(ge=-1000, le=1000)] = 0
+    quota: Annotated[int, Field(ge=1)] | None = None
+
+    @model_validator(mode="after")
+    def _has_work(self) -> Self:
+        if self.methods and not self.images_per_class:
+            raise ValueError("methods need images_per_class; write e.g. images_per_class: [1, 10]")
+        if not self.methods and not self.whole_set:
+            raise ValueError("nothing to train on; name methods or set whole_set: true")
+        return self
+
+    @classmethod
+    def parse(cls, text: str | bytes, source: str = "spec") -> ExperimentSpec:
+        """Read a spec from YAML or JSON.
+
+        Raises:
+            InvalidSpec: not YAML, too large, or with faults; every fault is listed.
+        """
+        if len(text) > MAX_SPEC_BYTES:
+            raise InvalidSpec(
+                [f"(top level): {len(text)} bytes; a spec has at most {MAX_SPEC_BYTES}"], source
+            )
+        try:
+            value = yaml.safe_load(text)
+        except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
+            where = " ".join(str(error).split())
+            raise InvalidSpec([f"(top level): neither YAML nor JSON: {where}"], source) from None
+        if not isinstance(value, dict):
+            kind = "null" if value is None else type(value).__name__
+            raise InvalidSpec([f"(top level): a mapping is needed, not {kind}"], source)
+        try:
+            return cls.model_validate(value)
+        except ValidationError as error:
+            raise InvalidSpec(faults_of(error, model=cls), source) from None
+
+    @classmethod
+    def read(cls, path: Path) -> ExperimentSpec:
+        """Read a spec from a file.
+
+        Raises:
+            InvalidSpec: as `parse`, or the file cannot be read.
+        """
+        try:
+            text = path.read_bytes()
+        except OSError as error:
+            raise InvalidSpec([f"(top level): {error.strerror}"], str(path)) from None
+        return cls.parse(text, str(path))
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON, for storage."""
+        plain: dict[str, Any] = json.loads(self.model_dump_json())
+        return plain
