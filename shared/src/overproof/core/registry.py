@@ -8,7 +8,7 @@ import importlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from importlib.metadata import entry_points
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -23,11 +23,8 @@ class Params(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
-P = TypeVar("P", bound=Params)
-
-
 @dataclass(frozen=True, kw_only=True)
-class PluginInfo(Generic[P]):
+class PluginInfo:
     """One plug-in.
 
     Attributes:
@@ -44,7 +41,7 @@ class PluginInfo(Generic[P]):
 
     name: str
     target: str
-    params: type[P]
+    params: type[Params]
     summary: str
     source: str
     semantics: int = 1
@@ -53,15 +50,15 @@ class PluginInfo(Generic[P]):
     aliases: tuple[str, ...] = field(default=())
 
 
-class Registry(Generic[P]):
+class Registry:
     """The plug-ins of one kind, listed without importing any of them."""
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
-        self._infos: dict[str, PluginInfo[P]] = {}
+        self._infos: dict[str, PluginInfo] = {}
         self._aliases: dict[str, str] = {}
 
-    def add(self, info: PluginInfo[P]) -> None:
+    def add(self, info: PluginInfo) -> None:
         """Register `info`.
 
         Raises:
@@ -77,7 +74,7 @@ class Registry(Generic[P]):
         self._infos[info.name] = info
         self._aliases.update(dict.fromkeys(info.aliases, info.name))
 
-    def get(self, name: str) -> PluginInfo[P]:
+    def get(self, name: str) -> PluginInfo:
         """The plug-in called `name`, or one of its aliases.
 
         Raises:
@@ -95,11 +92,11 @@ class Registry(Generic[P]):
         """Names that match the wildcard `pattern`, sorted."""
         return sorted(fnmatch.filter(self._infos, pattern))
 
-    def __iter__(self) -> Iterator[PluginInfo[P]]:
+    def __iter__(self) -> Iterator[PluginInfo]:
         """All plug-ins in the order of their names."""
         return iter([self._infos[name] for name in self.names()])
 
-    def resolve(self, ref: PluginRef) -> P:
+    def resolve(self, ref: PluginRef) -> Params:
         """Typed parameters of `ref`, defaults filled in.
 
         Raises:

@@ -166,9 +166,7 @@ def _as_list(value: Any) -> Any:
 
 Datasets = Annotated[tuple[DatasetSpec, ...], BeforeValidator(_as_list), Field(min_length=1)]
 Plugins = Annotated[tuple[PluginRef, ...], BeforeValidator(_as_list)]
-Counts = Annotated[
-    tuple[Annotated[int, Field(ge=1, le=10_000)], ...], BeforeValidator(_as_list)
-]
+Counts = Annotated[tuple[Annotated[int, Field(ge=1, le=10_000)], ...], BeforeValidator(_as_list)]
 Seeds = Annotated[tuple[Seed, ...], BeforeValidator(_as_list), Field(min_length=1)]
 
 

@@ -1,0 +1,1 @@
+"""What runs a job: worker, executor, child process, settings, health."""

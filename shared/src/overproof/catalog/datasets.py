@@ -1,0 +1,116 @@
+"""Data sets by name. Only what ships with a library is bundled; the rest is added by its owner.
+
+A data set that is not listed here can be added too (`overproof data add`): its facts then stand in
+the packed file.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from overproof.core.registry import Params, PluginInfo, Registry
+
+
+@dataclass(frozen=True, kw_only=True)
+class DatasetInfo(PluginInfo):
+    """Facts of a data set.
+
+    Attributes:
+        classes: number of classes.
+        shape: (C, H, W) of an image.
+        mean, std: per channel, of pixels in [0, 1]; the first layer of every network.
+        mirrors: whether a mirrored image keeps its class (false for digits).
+        bundled_version: version of the bytes that a library ships, "" when they must be added.
+    """
+
+    classes: int
+    shape: tuple[int, int, int]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    mirrors: bool
+    bundled_version: str = ""
+    target: str = "overproof.ml.datasets.base:load"
+    params: type[Params] = Params
+
+
+DATASETS: Registry = Registry("datasets")
+
+
+def dataset(name: str) -> DatasetInfo:
+    """The data set called `name`.
+
+    Raises:
+        UnknownPlugin: it is not listed.
+    """
+    info = DATASETS.get(name)
+    assert isinstance(info, DatasetInfo)
+    return info
+
+
+_CIFAR10_MEAN = (0.4914, 0.4822, 0.4465)
+
+for _info in (
+    DatasetInfo(
+        name="digits",
+        summary="1,797 handwritten digits of 8 × 8 pixels, shipped with scikit-learn",
+        source="Optical Recognition of Handwritten Digits, UCI; sklearn.datasets.load_digits",
+        classes=10,
+        shape=(1, 8, 8),
+        mean=(0.3053,),
+        std=(0.3761,),
+        mirrors=False,
+        bundled_version="bundled-1",
+        tags=frozenset({"bundled"}),
+    ),
+    DatasetInfo(
+        name="mnist",
+        summary="70,000 handwritten digits of 28 × 28 pixels",
+        source="LeCun et al. 1998",
+        classes=10,
+        shape=(1, 28, 28),
+        mean=(0.1307,),
+        std=(0.3081,),
+        mirrors=False,
+    ),
+    DatasetInfo(
+        name="fashion-mnist",
+        summary="70,000 pieces of clothing of 28 × 28 pixels",
+        source="Xiao et al., arXiv:1708.07747",
+        classes=10,
+        shape=(1, 28, 28),
+        mean=(0.2861,),
+        std=(0.3530,),
+        mirrors=True,
+    ),
+    DatasetInfo(
+        name="svhn",
+        summary="99,289 house numbers of 32 × 32 pixels",
+        source="Netzer et al. 2011",
+        classes=10,
+        shape=(3, 32, 32),
+        mean=(0.4377, 0.4438, 0.4728),
+        std=(0.1980, 0.2010, 0.1970),
+        mirrors=False,
+    ),
+    DatasetInfo(
+        name="cifar-10",
+        summary="60,000 photographs of 10 classes, 32 × 32 pixels",
+        source="Krizhevsky 2009; statistics as in DD-RobustBench",
+        classes=10,
+        shape=(3, 32, 32),
+        mean=_CIFAR10_MEAN,
+        std=(0.2471, 0.2435, 0.2616),
+        mirrors=True,
+    ),
+    DatasetInfo(
+        name="cifar-100",
+        summary="60,000 photographs of 100 classes, 32 × 32 pixels",
+        source="Krizhevsky 2009; statistics as in DD-RobustBench",
+        classes=100,
+        shape=(3, 32, 32),
+        mean=(0.5071, 0.4866, 0.4409),
+        std=(0.2673, 0.2564, 0.2762),
+        mirrors=True,
+    ),
+):
+    DATASETS.add(_info)

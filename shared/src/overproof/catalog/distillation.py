@@ -1,0 +1,123 @@
+"""Distillation methods by name."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from overproof.core.registry import Params, PluginInfo, Registry
+
+Count = Annotated[int, Field(ge=1)]
+Positive = Annotated[float, Field(gt=0)]
+Fraction = Annotated[float, Field(ge=0, lt=1)]
+
+# `auto`: colour, crop, cutout, flip, scale, rotate; without flip where mirroring changes the class.
+Strategy = Annotated[
+    str,
+    Field(
+        pattern=r"^(auto|none|(color|crop|cutout|flip|scale|rotate)(_(color|crop|cutout|flip|scale|rotate))*)$"
+    ),
+]
+
+
+class RandomParams(Params):
+    """No choice to make."""
+
+
+class HerdingParams(Params):
+    """The network whose features are used is trained on the whole set first."""
+
+    epochs: Count = 20
+    batch_size: Count = 256
+    learning_rate: Positive = 0.01
+
+
+class DistributionMatchingParams(Params):
+    """Published: 20,000 iterations, 256 real images a class, learning rate 1."""
+
+    iterations: Count = 20_000
+    real_batch: Count = 256
+    learning_rate: Positive = 1.0
+    momentum: Fraction = 0.5
+    init: Literal["real", "noise"] = "real"
+    strategy: Strategy = "auto"
+
+
+class GradientMatchingParams(Params):
+    """Published: 1,000 iterations; the loops by images per class where they are None.
+
+    `outer_loop` and `inner_loop` None: 1,1 for 1 image per class, 10,50 for 10, 50,10 for 50, and
+    n, round(500 / n) for others.
+    """
+
+    iterations: Count = 1_000
+    outer_loop: Count | None = None
+    inner_loop: Count | None = None
+    real_batch: Count = 256
+    learning_rate: Positive = 0.1
+    momentum: Fraction = 0.5
+    network_learning_rate: Positive = 0.01
+    network_batch: Count = 256
+    distance: Literal["layerwise-cosine", "squared", "cosine"] = "layerwise-cosine"
+    init: Literal["real", "noise"] = "noise"
+    strategy: Strategy = "none"
+
+
+class SiameseParams(GradientMatchingParams):
+    """Gradient matching under one augmentation for real and synthetic images."""
+
+    init: Literal["real", "noise"] = "real"
+    strategy: Strategy = "auto"
+
+
+DISTILLATION: Registry = Registry("distillation")
+
+for _info in (
+    PluginInfo(
+        name="random",
+        target="overproof.ml.distill.random_selection:RandomSelection",
+        params=RandomParams,
+        summary="training images drawn at random, without replacement",
+        source="baseline of all works",
+        needs="overproof[ml]",
+        tags=frozenset({"selection"}),
+    ),
+    PluginInfo(
+        name="herding",
+        target="overproof.ml.distill.herding:Herding",
+        params=HerdingParams,
+        summary="training images whose running mean of features follows the class mean",
+        source="Welling 2009; Rebuffi et al. 2017 (iCaRL)",
+        needs="overproof[ml]",
+        tags=frozenset({"selection"}),
+    ),
+    PluginInfo(
+        name="distribution-matching",
+        target="overproof.ml.distill.distribution_matching:DistributionMatching",
+        params=DistributionMatchingParams,
+        summary="match class means of features of random networks",
+        source="Zhao & Bilen, arXiv:2110.04181; VICO-UoE/DatasetCondensation, main_DM.py",
+        needs="overproof[ml]",
+        aliases=("dm",),
+    ),
+    PluginInfo(
+        name="gradient-matching",
+        target="overproof.ml.distill.gradient_matching:GradientMatching",
+        params=GradientMatchingParams,
+        summary="match gradients of the loss on real and synthetic images",
+        source="Zhao et al., arXiv:2006.05929; VICO-UoE/DatasetCondensation, main.py",
+        needs="overproof[ml]",
+        aliases=("dc",),
+    ),
+    PluginInfo(
+        name="siamese-augmentation",
+        target="overproof.ml.distill.gradient_matching:GradientMatching",
+        params=SiameseParams,
+        summary="gradient matching under one differentiable augmentation for both batches",
+        source="Zhao & Bilen, arXiv:2102.08259; VICO-UoE/DatasetCondensation, main.py",
+        needs="overproof[ml]",
+        aliases=("dsa",),
+    ),
+):
+    DISTILLATION.add(_info)

@@ -1,0 +1,76 @@
+"""Tasks: what a job can be. Three kinds of job for ever; a task is one entry here and one file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pydantic import BaseModel
+
+from overproof.core.registry import Params, PluginInfo, Registry
+from overproof.core.spec import CellBody, DistilledSetBody, NetworkBody
+from overproof.core.states import JobKind
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskInfo(PluginInfo):
+    """A task.
+
+    Attributes:
+        kind: which workers do it.
+        body: model of a unit's body.
+        varies: fields of the body in which units of one job may differ; units that agree in all
+            others go into one job.
+    """
+
+    kind: JobKind
+    body: type[BaseModel]
+    varies: frozenset[str] = frozenset()
+    params: type[Params] = Params
+
+
+TASKS: Registry = Registry("tasks")
+
+
+def task(name: str) -> TaskInfo:
+    """The task called `name`.
+
+    Raises:
+        UnknownPlugin: there is none.
+    """
+    info = TASKS.get(name)
+    assert isinstance(info, TaskInfo)
+    return info
+
+
+for _info in (
+    TaskInfo(
+        name="synthesis",
+        target="overproof.handlers.distill:SynthesisHandler",
+        summary="distil one set by a method of the catalog",
+        source="DD-RobustBench, section III",
+        needs="overproof[ml]",
+        kind=JobKind.DISTILL,
+        body=DistilledSetBody,
+    ),
+    TaskInfo(
+        name="networks",
+        target="overproof.handlers.train:NetworksHandler",
+        summary="train the networks of several seeds on one set and measure clean accuracy",
+        source="DD-RobustBench, section III",
+        needs="overproof[ml]",
+        kind=JobKind.TRAIN,
+        body=NetworkBody,
+        varies=frozenset({"seed"}),
+    ),
+    TaskInfo(
+        name="white-box",
+        target="overproof.handlers.attack:WhiteBoxHandler",
+        summary="attack one network in several cells",
+        source="DD-RobustBench, section III",
+        needs="overproof[ml]",
+        kind=JobKind.ATTACK,
+        body=CellBody,
+        varies=frozenset({"attack", "threat", "seed"}),
+    ),
+):
+    TASKS.add(_info)
