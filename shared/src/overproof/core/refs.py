@@ -9,7 +9,8 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from overproof.errors import InvalidKey
 
-_PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._=+-]*")
+# File systems allow 255 bytes for one name.
+_PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._=+-]{0,254}")
 _MAX_LENGTH = 512
 
 
@@ -26,6 +27,19 @@ def checked_key(key: str) -> str:
             "use letters, digits and . _ = + - between slashes"
         )
     return key
+
+
+def checked_prefix(prefix: str) -> str:
+    """`prefix` if it is a folder of keys: empty for all, else a key and a slash.
+
+    Raises:
+        InvalidKey: it is not, or its key is not valid.
+    """
+    if prefix:
+        if not prefix.endswith("/"):
+            raise InvalidKey(f"artifact prefix {prefix[:80]!r} does not end with a slash; add one")
+        checked_key(prefix[:-1])
+    return prefix
 
 
 def _validated_key(key: str) -> str:
