@@ -21,6 +21,10 @@ Strategy = Annotated[
 ]
 
 
+# Tag of methods that look at no network: none enters the ids of their sets.
+NETWORK_FREE = "network-free"
+
+
 class RandomParams(Params):
     """No choice to make."""
 
@@ -81,7 +85,7 @@ for _info in (
         summary="training images drawn at random, without replacement",
         source="baseline of all works",
         needs="overproof[ml]",
-        tags=frozenset({"selection"}),
+        tags=frozenset({"selection", NETWORK_FREE}),
     ),
     PluginInfo(
         name="herding",

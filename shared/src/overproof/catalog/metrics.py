@@ -1,4 +1,8 @@
-"""Metrics by name: over what each is computed, in which unit, and which way is better."""
+"""Metrics by name: what each means, in which unit, and which way is better.
+
+A metric is one quantity. Its target computes it for one network; over a group it is the mean over
+seeds of those numbers, so a rate is never a quotient of means.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +18,13 @@ class MetricInfo(PluginInfo):
     Attributes:
         unit: `fraction` in [0, 1] unless the name says otherwise.
         higher_is_better: for sorting and colours.
-        scope: `network`, `distilled-set` (means and intervals over seeds) or `transfer-matrix`.
+        scopes: over what it is reported: `network`, `distilled-set` (a group: mean and interval
+            over seeds), `transfer-matrix`.
     """
 
     unit: str
     higher_is_better: bool
-    scope: str
+    scopes: tuple[str, ...]
     params: type[Params] = Params
 
 
@@ -37,24 +42,37 @@ def metric(name: str) -> MetricInfo:
     return info
 
 
+CLEAN_ACCURACY = "clean-accuracy"
+ROBUST_ACCURACY = "robust-accuracy"
+DROP_RATE = "drop-rate"
+
 for _info in (
     MetricInfo(
-        name="network-robustness",
-        target="overproof.evaluation.robustness:network_robustness",
-        summary="clean accuracy, robust accuracy and drop rate of one network, for each cell",
-        source="DD-RobustBench, equation 1",
+        name=CLEAN_ACCURACY,
+        target="overproof.evaluation.robustness:network_clean_accuracy",
+        summary="share of the unchanged test set that is classified rightly",
+        source="DD-RobustBench, section III",
         unit="fraction",
         higher_is_better=True,
-        scope="network",
+        scopes=("network", "distilled-set"),
     ),
     MetricInfo(
-        name="set-robustness",
-        target="overproof.evaluation.robustness:set_robustness",
-        summary="means and 95 % intervals over seeds of the robustness of a distilled set",
-        source="DD-RobustBench, equation 1",
+        name=ROBUST_ACCURACY,
+        target="overproof.evaluation.robustness:network_robust_accuracy",
+        summary="share of the attacked test set that stays right, for each attack and budget",
+        source="DD-RobustBench, section III",
         unit="fraction",
         higher_is_better=True,
-        scope="distilled-set",
+        scopes=("network", "distilled-set"),
+    ),
+    MetricInfo(
+        name=DROP_RATE,
+        target="overproof.evaluation.robustness:network_drop_rate",
+        summary="(clean - robust) / clean, for each attack and budget",
+        source="DD-RobustBench, equation 1",
+        unit="fraction",
+        higher_is_better=False,
+        scopes=("network", "distilled-set"),
     ),
 ):
     METRICS.add(_info)

@@ -88,6 +88,10 @@ class Registry:
             raise UnknownPlugin(f"no {self.kind} is called {name!r}; {hint}")
         return info
 
+    def __contains__(self, name: object) -> bool:
+        """Whether a plug-in or an alias is called `name`."""
+        return name in self._infos or name in self._aliases
+
     def names(self, pattern: str = "*") -> list[str]:
         """Names that match the wildcard `pattern`, sorted."""
         return sorted(fnmatch.filter(self._infos, pattern))

@@ -68,11 +68,15 @@ class DatasetSpec(_Frozen):
 
 
 class DistilledSetBody(_Frozen):
-    """One distilled set: task `synthesis` of kind distill."""
+    """One distilled set: task `synthesis` of kind distill.
+
+    `network` is what the method matches on; None for methods that need none, so that their sets
+    are shared by experiments with different networks.
+    """
 
     dataset: DatasetSpec
     method: PluginRef
-    network: PluginRef
+    network: PluginRef | None
     images_per_class: Annotated[int, Field(ge=1)]
     seed: Seed
 

@@ -1,0 +1,1 @@
+"""From a spec to jobs in the database and their announcements."""

@@ -1,0 +1,103 @@
+"""What a number is restricted to, written one way everywhere: `pgd-linf[steps=20]@8/255:S2`.
+
+The label of a cell names the attack, the parameters that differ from the attack's defaults, and
+the budget; a slice is such a label with the meaning of "robust" behind it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Self
+
+from overproof.catalog.attacks import ATTACKS
+from overproof.core.spec import PluginRef, Scalar
+from overproof.core.threat import epsilon_value
+from overproof.errors import UnknownPlugin
+
+
+class Semantics(StrEnum):
+    """Which samples count as robust; for one cell always S2 ≤ S3 ≤ S1.
+
+    Source: DD-RobustBench, whose FGSM, PGD, CW, VMIFGSM and Jitter report S1 and whose AutoAttack
+    reports S2.
+    """
+
+    S1 = "S1"  # right on the last iterate, whether or not right on the clean image
+    S2 = "S2"  # right on the clean image and on every iterate
+    S3 = "S3"  # right on the clean image and on the last iterate
+
+
+ALL = ""  # the slice of numbers that are not restricted, such as clean accuracy
+
+
+@dataclass(frozen=True)
+class Slice:
+    """One attack at one budget, with one meaning of robust.
+
+    Attributes:
+        attack: the attack with its non-default parameters in brackets.
+        epsilon: the budget as written in the spec.
+    """
+
+    attack: str
+    epsilon: str
+    semantics: Semantics
+
+    @property
+    def radius(self) -> float:
+        """The budget as a float in pixel units of [0, 1]."""
+        return epsilon_value(self.epsilon)
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read a slice as `str` writes it.
+
+        Raises:
+            ValueError: `text` is no slice of an attack.
+        """
+        label, _, semantics = text.rpartition(":")
+        attack, _, epsilon = label.rpartition("@")
+        if not attack or not epsilon:
+            raise ValueError(f"{text!r} is no slice; write it as 'pgd-linf@8/255:S2'")
+        return cls(attack, epsilon, Semantics(semantics))
+
+    def __str__(self) -> str:
+        """`attack@epsilon:semantics`."""
+        return f"{self.attack}@{self.epsilon}:{self.semantics}"
+
+
+def attack_label(attack: PluginRef) -> str:
+    """The attack's name and, in brackets, the parameters that differ from its defaults.
+
+    Parameters come in the order in which the catalog declares them. An attack that is not in the
+    catalog (a plug-in that is installed elsewhere) shows all of its parameters.
+    """
+    try:
+        info = ATTACKS.get(attack.name)
+    except UnknownPlugin:
+        return _labelled(attack.name, attack.params)
+    fields = info.params.model_fields
+    return _labelled(
+        info.name,
+        {
+            name: attack.params[name]
+            for name in fields
+            if name in attack.params and attack.params[name] != fields[name].default
+        },
+    )
+
+
+def cell_label(attack: PluginRef, epsilon: str) -> str:
+    """The label of a cell, e.g. `pgd-linf[steps=20]@8/255`."""
+    return f"{attack_label(attack)}@{epsilon}"
+
+
+def _labelled(name: str, params: Mapping[str, Scalar]) -> str:
+    shown = ",".join(f"{key}={_text(value)}" for key, value in params.items())
+    return f"{name}[{shown}]" if shown else name
+
+
+def _text(value: Scalar) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,341 @@
+"""Turns an experiment's grid into units with ids, and units into jobs.
+
+Planning reads no database but for the versions of data sets: equal specs give equal units wherever
+they are planned.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic import BaseModel
+
+from overproof.catalog.attacks import ATTACKS, attack
+from overproof.catalog.datasets import DATASETS, dataset
+from overproof.catalog.distillation import DISTILLATION, NETWORK_FREE
+from overproof.catalog.models import MODELS
+from overproof.catalog.protocols import PROTOCOLS
+from overproof.catalog.tasks import task
+from overproof.core.canonical import canonical_json
+from overproof.core.ids import GroupId, UnitId, group_id_of, unit_id_of
+from overproof.core.registry import Registry
+from overproof.core.spec import (
+    CellBody,
+    DatasetSpec,
+    DistilledSetBody,
+    ExperimentSpec,
+    JobSpec,
+    NetworkBody,
+    PluginRef,
+    Unit,
+)
+from overproof.core.threat import ThreatModel
+from overproof.errors import InvalidSpec, UnknownPlugin
+
+# A job message must stay below 64 KiB, and a unit takes up to about 900 bytes.
+MAX_UNITS_PER_JOB = 48
+
+# The newest version of a data set that users added, None when there is none of that name.
+DatasetVersions = Callable[[str], str | None]
+
+
+@dataclass(frozen=True)
+class ExperimentPlan:
+    """All units of an experiment, those that exist already included.
+
+    Attributes:
+        units: each after the units that it needs.
+        groups: what the units of a group have in common: dataset, method (None for the whole
+            set), images_per_class, matching_network, network, protocol, test_set.
+    """
+
+    spec: ExperimentSpec
+    units: tuple[Unit, ...]
+    groups: Mapping[GroupId, Mapping[str, Any]]
+
+
+def plan(spec: ExperimentSpec, versions: DatasetVersions) -> ExperimentPlan:
+    """Expand the grid of `spec`.
+
+    Raises:
+        InvalidSpec: names or parameters that no plug-in knows, or data sets that nobody added;
+            all of them are listed.
+    """
+    resolved = _Resolver(versions).resolve(spec)
+    builder = _Builder()
+    for source in resolved.datasets:
+        for training_set in _training_sets(resolved, source):
+            for network in resolved.networks:
+                _add_networks(builder, resolved, source, training_set, network)
+    return ExperimentPlan(spec, tuple(builder.units.values()), builder.groups)
+
+
+def batch(units: Sequence[Unit]) -> list[JobSpec]:
+    """Jobs of units that are cheaper together: those that agree in all but what their task varies.
+
+    The result depends on the set of units alone, not on their order.
+    """
+    batches: dict[bytes, list[Unit]] = {}
+    for unit in sorted(units, key=lambda unit: unit.id):
+        varies = task(unit.task).varies
+        fixed = {name: value for name, value in unit.body.items() if name not in varies}
+        own = {} if varies else {"unit": unit.id}
+        key = canonical_json({"kind": unit.kind, "task": unit.task, "fixed": fixed} | own)
+        batches.setdefault(key, []).append(unit)
+    return [
+        JobSpec.of(tuple(members[start : start + MAX_UNITS_PER_JOB]))
+        for members in batches.values()
+        for start in range(0, len(members), MAX_UNITS_PER_JOB)
+    ]
+
+
+def make_unit(
+    task_name: str,
+    body: BaseModel,
+    *,
+    plugins: Iterable[tuple[Registry, PluginRef | None]] = (),
+    needs: Sequence[UnitId] = (),
+    group: GroupId | None = None,
+) -> Unit:
+    """A unit with its id.
+
+    Args:
+        task_name: name of the task.
+        body: the task's typed body; all references in it canonical.
+        plugins: the plug-ins that the body names: their `semantics` enter the id.
+        needs: units whose artifacts it reads.
+        group: the units that differ only in seeds.
+    """
+    info = task(task_name)
+    plain: dict[str, Any] = json.loads(body.model_dump_json())
+    semantics = {f"task:{info.name}": info.semantics}
+    for registry, ref in plugins:
+        if ref is not None:
+            semantics[f"{registry.kind}:{ref.name}"] = registry.get(ref.name).semantics
+    return Unit(
+        id=unit_id_of(info.kind, info.name, plain, semantics),
+        kind=info.kind,
+        task=info.name,
+        body=plain,
+        needs=tuple(needs),
+        group=group,
+    )
+
+
+# ---- resolving names -------------------------------------------------------------------------
+
+
+@dataclass
+class _Resolver:
+    """Fills in defaults and versions, collecting every fault before it gives up."""
+
+    versions: DatasetVersions
+    faults: list[str] = field(default_factory=list)
+
+    def resolve(self, spec: ExperimentSpec) -> ExperimentSpec:
+        networks = self._all(MODELS, spec.networks, "networks")
+        matching = networks[0]
+        if spec.matching_network is not None:
+            matching = self._one(MODELS, spec.matching_network, "matching_network")
+        resolved = spec.model_copy(
+            update={
+                "datasets": tuple(
+                    self._dataset(item, f"datasets.{i}") for i, item in enumerate(spec.datasets)
+                ),
+                "methods": self._all(DISTILLATION, spec.methods, "methods"),
+                "networks": networks,
+                "matching_network": matching,
+                "protocol": self._one(PROTOCOLS, spec.protocol, "protocol"),
+                "attacks": tuple(
+                    grid.model_copy(update={"name": ref.name, "params": ref.params})
+                    for i, grid in enumerate(spec.attacks)
+                    for ref in [
+                        self._one(
+                            ATTACKS, PluginRef(name=grid.name, params=grid.params), f"attacks.{i}"
+                        )
+                    ]
+                ),
+            }
+        )
+        self._check_threats(spec)
+        if self.faults:
+            raise InvalidSpec(self.faults, f"spec {spec.name!r}")
+        return resolved
+
+    def _all(
+        self, registry: Registry, refs: Sequence[PluginRef], path: str
+    ) -> tuple[PluginRef, ...]:
+        return tuple(self._one(registry, ref, f"{path}.{i}") for i, ref in enumerate(refs))
+
+    def _one(self, registry: Registry, ref: PluginRef, path: str) -> PluginRef:
+        try:
+            return registry.canonical(ref)
+        except UnknownPlugin as error:
+            self.faults.append(f"{path}: {error}")
+        except InvalidSpec as error:
+            self.faults.extend(f"{path}.params.{fault}" for fault in error.faults)
+        return ref
+
+    def _dataset(self, spec: DatasetSpec, path: str) -> DatasetSpec:
+        bundled = dataset(spec.name).bundled_version if spec.name in DATASETS else ""
+        version = spec.version or bundled or self.versions(spec.name)
+        if version:
+            return spec.model_copy(update={"version": version})
+        close = difflib.get_close_matches(spec.name, DATASETS.names(), n=1, cutoff=0.7)
+        hint = f"did you mean {close[0]}? " if close and close[0] != spec.name else ""
+        self.faults.append(
+            f"{path}: data set {spec.name!r} is not in the store; {hint}"
+            f"add it with `overproof data add {spec.name} PATH`"
+        )
+        return spec
+
+    def _check_threats(self, spec: ExperimentSpec) -> None:
+        for i, grid in enumerate(spec.attacks):
+            if grid.name not in ATTACKS:
+                continue
+            for j, epsilon in enumerate(grid.epsilons):
+                try:
+                    ThreatModel(norm=attack(grid.name).norm, epsilon=epsilon)
+                except ValueError as error:
+                    reason = str(error).splitlines()[1].strip().removeprefix("Value error, ")
+                    self.faults.append(f"attacks.{i}.epsilons.{j}: {reason.split(' [type=')[0]}")
+
+
+# ---- building units --------------------------------------------------------------------------
+
+
+@dataclass
+class _Builder:
+    units: dict[UnitId, Unit] = field(default_factory=dict)
+    groups: dict[GroupId, Mapping[str, Any]] = field(default_factory=dict)
+
+    def add(self, unit: Unit) -> UnitId:
+        unit_id = UnitId(unit.id)
+        self.units.setdefault(unit_id, unit)
+        return unit_id
+
+
+@dataclass(frozen=True)
+class _TrainingSet:
+    """What networks are trained on: distilled sets by seed, or a whole data set."""
+
+    facts: Mapping[str, Any]
+    distilled: Mapping[int, Unit] = field(default_factory=dict)
+
+
+def _training_sets(spec: ExperimentSpec, source: DatasetSpec) -> list[_TrainingSet]:
+    sets = []
+    if spec.whole_set:
+        sets.append(_TrainingSet(_facts(source)))
+    for method in spec.methods:
+        network_free = NETWORK_FREE in DISTILLATION.get(method.name).tags
+        network = None if network_free else spec.matching_network
+        for images_per_class in spec.images_per_class:
+            distilled = {
+                seed: make_unit(
+                    "synthesis",
+                    DistilledSetBody(
+                        dataset=source,
+                        method=method,
+                        network=network,
+                        images_per_class=images_per_class,
+                        seed=seed,
+                    ),
+                    plugins=[(DISTILLATION, method), (MODELS, network)],
+                )
+                for seed in spec.seeds
+            }
+            facts = _facts(
+                source,
+                method=method,
+                matching_network=network,
+                images_per_class=images_per_class,
+            )
+            sets.append(_TrainingSet(facts, distilled))
+    return sets
+
+
+def _facts(
+    source: DatasetSpec,
+    *,
+    method: PluginRef | None = None,
+    matching_network: PluginRef | None = None,
+    images_per_class: int | None = None,
+) -> dict[str, Any]:
+    return {
+        "dataset": _plain(source),
+        "method": _plain(method),
+        "matching_network": _plain(matching_network),
+        "images_per_class": images_per_class,
+    }
+
+
+def _plain(model: BaseModel | None) -> Any:
+    return None if model is None else json.loads(model.model_dump_json())
+
+
+def _add_networks(
+    builder: _Builder,
+    spec: ExperimentSpec,
+    source: DatasetSpec,
+    training_set: _TrainingSet,
+    network: PluginRef,
+) -> None:
+    test_set = source.model_copy(update={"subset_per_class": None})
+    facts = {
+        **training_set.facts,
+        "network": _plain(network),
+        "protocol": _plain(spec.protocol),
+        "test_set": _plain(test_set),
+    }
+    group = group_id_of(facts)
+    builder.groups[group] = facts
+    trained_on: list[tuple[str | DatasetSpec, Sequence[UnitId], Sequence[int]]] = [
+        (unit.id, [builder.add(unit)], spec.network_seeds or (seed,))
+        for seed, unit in training_set.distilled.items()
+    ] or [(source, (), spec.network_seeds or spec.seeds)]
+    for training, needs, seeds in trained_on:
+        for seed in seeds:
+            victim = make_unit(
+                "networks",
+                NetworkBody(
+                    training_set=training,
+                    test_set=test_set,
+                    network=network,
+                    protocol=spec.protocol,
+                    seed=seed,
+                ),
+                plugins=[(MODELS, network), (PROTOCOLS, spec.protocol)],
+                needs=needs,
+                group=group,
+            )
+            victim_id = builder.add(victim)
+            _add_cells(builder, spec, victim_id, test_set, seed, group)
+
+
+def _add_cells(
+    builder: _Builder,
+    spec: ExperimentSpec,
+    victim: UnitId,
+    test_set: DatasetSpec,
+    seed: int,
+    group: GroupId,
+) -> None:
+    for grid in spec.attacks:
+        ref = PluginRef(name=grid.name, params=grid.params)
+        for epsilon in grid.epsilons:
+            cell = CellBody(
+                victim=victim,
+                attack=ref,
+                threat=ThreatModel(norm=attack(grid.name).norm, epsilon=epsilon),
+                test_set=test_set,
+                seed=seed,
+            )
+            unit = make_unit(
+                "white-box", cell, plugins=[(ATTACKS, ref)], needs=[victim], group=group
+            )
+            builder.add(unit)
