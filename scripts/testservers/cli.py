@@ -6,16 +6,28 @@ import json
 import os
 import shlex
 import shutil
+import signal
+import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from . import compose, native, places
 from .native import SERVERS, Server
-from .processes import Process, ServerError, end, free_ports, is_alive, is_free, spawn, wait_until
+from .processes import (
+    Process,
+    ServerError,
+    choose_free_ports,
+    end,
+    is_alive,
+    is_free,
+    spawn,
+    wait_until,
+)
 
 DESCRIPTION = """\
 Starts and stops the real servers that the tests talk to, each on a free loopback port.
@@ -26,10 +38,11 @@ Docker engine runs it from docker-compose.yml; else it is installed and run as a
   up              start what does not run yet; print the variables for the tests
   down            stop what `up` started, and delete its data
   status          one line for each server
-  env             print the variables: eval "$(scripts/servers env)"
+  env             print the variables; for a shell: eval "$(scripts/servers env)"
   stop NAME       stop one server, keep its data and its port
   start NAME      start it again
   restart NAME    both
+  run COMMAND     run a command with the variables set; afterwards stop what did not run before
 """
 
 
@@ -49,51 +62,65 @@ def main(arguments: Sequence[str] | None = None) -> int:
         description=DESCRIPTION,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    commands: dict[str, Callable[[], bool]] = {
-        "up": up,
-        "down": down,
-        "status": status,
-        "env": print_environment,
-    }
-    for_one: dict[str, Callable[[Server], bool]] = {
-        "stop": stop,
-        "start": start,
-        "restart": restart,
-    }
-    parser.add_argument("command", choices=[*commands, *for_one])
-    parser.add_argument("name", nargs="?", choices=[server.name for server in SERVERS])
+    commands = parser.add_subparsers(dest="command", required=True)
+    for name in ("up", "down", "status", "env"):
+        commands.add_parser(name)
+    for name in ("stop", "start", "restart"):
+        commands.add_parser(name).add_argument("name", choices=[s.name for s in SERVERS])
+    commands.add_parser("run").add_argument("words", nargs=argparse.REMAINDER)
     options = parser.parse_args(arguments)
-    if (options.command in for_one) != bool(options.name):
-        parser.error("stop, start and restart take the name of one server, the others none")
     places.DATA.mkdir(exist_ok=True)
     try:
-        if options.command in ("status", "env"):
-            return not commands[options.command]()
-        with places.locked(places.DATA / "lock"):  # two callers at once: the second finds all done
-            if options.name:
-                server = next(s for s in SERVERS if s.name == options.name)
-                return not for_one[options.command](server)
-            return not commands[options.command]()
+        if options.command == "run":
+            return run(options.words)
+        return not execute(options.command, getattr(options, "name", None))
     except ServerError as error:
         say(str(error))
         return 1
 
 
+def execute(command: str, name: str | None) -> bool:
+    """Carries out one of the commands that end at once."""
+    if command == "status":
+        return status()
+    if command == "env":
+        sys.stdout.write(exports())
+        return True
+    with exclusively():
+        if name is not None:
+            server = next(server for server in SERVERS if server.name == name)
+            return {"stop": stop, "start": start, "restart": restart}[command](server)
+        if command == "down":
+            return down()
+        is_complete = up()
+    sys.stdout.write(exports())
+    return is_complete
+
+
+def exclusively() -> AbstractContextManager[None]:
+    """Of two callers at once, the second waits and finds all done."""
+    return places.locked(places.DATA / "lock")
+
+
 def up() -> bool:
-    """Starts every server that is neither given nor running, all at the same time."""
+    """Starts every server that is neither given nor running, all at the same time.
+
+    Returns:
+        False when one of them cannot be had.
+    """
     places.LOGS.mkdir(parents=True, exist_ok=True)
     missing = [s for s in SERVERS if not is_given(s) and not is_running(s, load(s))]
-    records = {server.name: with_free_ports(server) for server in missing}
+    new_ports = choose_free_ports()
+    records = [with_free_ports(server, new_ports) for server in missing]
     with ThreadPoolExecutor(max_workers=len(SERVERS)) as pool:
-        started = list(pool.map(lambda s: try_launch(s, records[s.name]), missing))
-    (places.DATA / "env").write_text(exports())
-    print_environment()
+        started = list(pool.map(try_launch, missing, records))
+    write_exports()
     return all(started)
 
 
-def down() -> bool:
+def down(servers: Sequence[Server] = SERVERS) -> bool:
     """Stops what was started here and deletes its data; ports are kept for the next `up`."""
-    for server in SERVERS:
+    for server in servers:
         record = load(server)
         if record is None:
             continue
@@ -103,7 +130,29 @@ def down() -> bool:
             end(record.process, stop_signal=server.stop_signal)
         shutil.rmtree(folder_of(server), ignore_errors=True)
         save(server, dataclasses.replace(record, process=None))
+    write_exports()
     return True
+
+
+def run(command: Sequence[str]) -> int:
+    """Runs a command beside the servers, then stops those that did not run before.
+
+    Without a server the tests that need it skip, saying so; where CI is set that would
+    hide a fault, so the command is not run.
+    """
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # runs `finally` below
+    with exclusively():
+        idle = [server for server in SERVERS if not is_running(server, load(server))]
+    try:
+        with exclusively():
+            is_complete = up()
+        if not is_complete and os.environ.get("CI"):
+            return 1
+        signal.signal(signal.SIGINT, lambda *_: None)  # the command gets it too, and ends
+        return subprocess.run(command, env={**os.environ, **variables()}, check=False).returncode
+    finally:
+        with exclusively():
+            down(idle)
 
 
 def status() -> bool:
@@ -115,17 +164,15 @@ def status() -> bool:
             state, detail, url = "given", "-", os.environ[server.variable]
         elif record is not None and is_running(server, record):
             pid = f" pid {record.process.pid}" if record.process else ""
-            state, detail, url = "running", f"{record.engine}{pid}", server.url(record.ports["main"])
+            state, detail, url = (
+                "running",
+                f"{record.engine}{pid}",
+                server.url(record.ports["main"]),
+            )
         else:
             state, detail, url, complete = "stopped", "-", "-", False
         sys.stdout.write(f"{server.name:<10} {state:<8} {detail:<18} {url}\n")
     return complete
-
-
-def print_environment() -> bool:
-    """Prints the exports for a shell."""
-    sys.stdout.write(exports())
-    return True
 
 
 def stop(server: Server) -> bool:
@@ -187,7 +234,6 @@ def launch(server: Server, record: Record) -> None:
     if not is_alive(process) or not server.is_ready(record.ports):
         end(process, stop_signal=server.stop_signal)
         raise ServerError(f"does not serve; its last words are in {log}")
-    server.after_start(record.ports)
     say(f"{server.name}: serving on port {record.ports['main']}")
 
 
@@ -206,13 +252,12 @@ def is_running(server: Server, record: Record | None) -> bool:
     return is_alive(record.process)
 
 
-def with_free_ports(server: Server) -> Record:
+def with_free_ports(server: Server, new_ports: Iterator[int]) -> Record:
     """The remembered ports while nobody took them, else new ones."""
     record = load(server)
     if record and all(is_free(port) for port in record.ports.values()):
         return record
-    names = server.port_names
-    return Record("native", dict(zip(names, free_ports(len(names)), strict=True)))
+    return Record("native", {name: next(new_ports) for name in server.port_names})
 
 
 def owned(server: Server) -> Record:
@@ -223,8 +268,8 @@ def owned(server: Server) -> Record:
     return record
 
 
-def exports() -> str:
-    """Shell lines that name the running servers to the tests."""
+def variables() -> dict[str, str]:
+    """The environment that names the running servers to the tests."""
     values: dict[str, str] = {}
     for server in SERVERS:
         record = load(server)
@@ -234,7 +279,17 @@ def exports() -> str:
             values[server.variable] = server.url(record.ports["main"])
     if native.MinIO.variable in values or native.SeaweedFS.variable in values:
         values["AWS_ACCESS_KEY_ID"], values["AWS_SECRET_ACCESS_KEY"] = native.s3_credentials()
-    return "".join(f"export {name}={shlex.quote(value)}\n" for name, value in values.items())
+    return values
+
+
+def exports() -> str:
+    """The variables as lines for a shell."""
+    return "".join(f"export {name}={shlex.quote(value)}\n" for name, value in variables().items())
+
+
+def write_exports() -> None:
+    """Keeps the lines in .servers/env as well, for `source`."""
+    (places.DATA / "env").write_text(exports())
 
 
 def compose_service(server: Server) -> str:
@@ -248,8 +303,7 @@ def folder_of(server: Server) -> Path:
     """The server's data folder; outside a checkout that its unprivileged user cannot enter."""
     base = places.DATA
     if os.geteuid() == 0 and not places.reachable_by_others(base / "any"):
-        base = Path("/var/tmp") / f"overproof-servers-{places.checkout_id()}"
-        base.mkdir(mode=0o755, exist_ok=True)
+        base = Path("/var/lib/overproof-test-servers") / places.checkout_id()
     return base / server.name
 
 

@@ -50,9 +50,10 @@ def remove(service: str) -> None:
 
 def _compose(arguments: list[str], service: str, port: int = 0) -> str:
     user, secret = native.s3_credentials()
+    options = ["-p", f"overproof-test-{places.checkout_id()}"]
+    options += ["-f", str(places.ROOT / "docker-compose.yml")]
     done = subprocess.run(
-        ["docker", "compose", "-p", f"overproof-test-{places.checkout_id()}"]
-        + ["-f", str(places.ROOT / "docker-compose.yml"), *arguments],
+        ["docker", "compose", *options, *arguments],
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,

@@ -3,15 +3,14 @@
 import os
 import re
 import shutil
-import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 from . import places
-from .processes import ServerError
+from .processes import ServerError, run
 
 KAFKA_VERSION = os.environ.get("OVERPROOF_KAFKA_VERSION", "4.1.1")
 LOG4J_VERSION = "2.25.1"
@@ -41,27 +40,6 @@ _apt = threading.Lock()
 _apt_is_updated = False
 
 
-def run(command: Sequence[str | Path], *, what: str, **environment: str) -> str:
-    """Runs a tool to its end and returns its output.
-
-    Raises:
-        ServerError: it failed; the message names `what` and ends with the tool's last line.
-    """
-    done = subprocess.run(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        env=places.environment(**environment),
-        check=False,
-    )
-    if done.returncode:
-        lines = done.stdout.strip().splitlines() or ["no output"]
-        raise ServerError(f"{what} failed ({Path(command[0]).name}): {lines[-1]}")
-    return done.stdout
-
-
 def ensure_debian_packages(*packages: str) -> None:
     """Installs Debian packages, when this is root on Debian.
 
@@ -76,11 +54,11 @@ def ensure_debian_packages(*packages: str) -> None:
         if not _apt_is_updated:
             run(["apt-get", "update", "-q"], what="the list of Debian packages")
             _apt_is_updated = True
+        options = ["-qy", "--no-install-recommends", "-o", "DPkg::Lock::Timeout=300"]
         run(
-            ["apt-get", "install", "-qy", "--no-install-recommends"]
-            + ["-o", "DPkg::Lock::Timeout=300", *packages],
+            ["apt-get", "install", *options, *packages],
             what=f"installing {wanted}",
-            DEBIAN_FRONTEND="noninteractive",
+            environment={"DEBIAN_FRONTEND": "noninteractive"},
         )
 
 
@@ -142,9 +120,9 @@ def ensure_kafka() -> Path:
             ensure_debian_packages("maven")
         pom = folder / "pom.xml"
         pom.write_text(POM.format(kafka=KAFKA_VERSION, log4j=LOG4J_VERSION))
+        options = ["-DincludeScope=runtime", f"-DoutputDirectory={folder}"]
         run(
-            ["mvn", "-B", "-q", "-f", pom, f"{MAVEN_PLUGIN}:copy-dependencies"]
-            + ["-DincludeScope=runtime", f"-DoutputDirectory={folder}"],
+            ["mvn", "-B", "-q", "-f", str(pom), f"{MAVEN_PLUGIN}:copy-dependencies", *options],
             what=f"fetching Kafka {KAFKA_VERSION}",
         )
 
@@ -158,7 +136,7 @@ def ensure_minio() -> Path:
         run(
             [_ensure_go(), "install", "-ldflags=-s -w", f"github.com/minio/minio@{MINIO_VERSION}"],
             what="building MinIO",
-            GOBIN=str(folder),
+            environment={"GOBIN": str(folder)},
         )
 
     return ensure_cached(f"minio-{MINIO_VERSION}", build) / "minio"

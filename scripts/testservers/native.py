@@ -4,7 +4,6 @@ import os
 import shutil
 import signal
 import struct
-import subprocess
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -13,7 +12,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from . import installing, places
-from .processes import ServerError, exchange, is_answering_http
+from .processes import ServerError, exchange, is_answering_http, run
 
 BUCKET = "overproof-test"
 S3_USER = "overproof"
@@ -52,9 +51,6 @@ class Server(ABC):
     def is_ready(self, ports: Ports) -> bool:
         """Whether the server answers requests."""
 
-    def after_start(self, ports: Ports) -> None:
-        """What only a running server can do, once it is ready; safe to repeat."""
-
 
 class Kafka(Server):
     """One Kafka node, broker and controller (KRaft)."""
@@ -80,12 +76,12 @@ class Kafka(Server):
         )
         if not (folder / "data/meta.properties").exists():
             shutil.rmtree(folder / "data", ignore_errors=True)
-            installing.run(
-                [*java, "kafka.tools.StorageTool", "format", "--cluster-id"]
-                + [str(uuid.uuid4()), "--config", str(properties)],
+            options = ["--cluster-id", str(uuid.uuid4()), "--config", str(properties)]
+            run(
+                [*java, "kafka.tools.StorageTool", "format", *options],
                 what="formatting Kafka's data folder",
             )
-        return Launch([*java, "kafka.Kafka", properties])
+        return Launch([*java, "kafka.Kafka", str(properties)])
 
     def _properties(self, data: Path, ports: Ports) -> str:
         main, controller = ports["main"], ports["controller"]
@@ -132,7 +128,8 @@ class MinIO(Server):
         program = installing.ensure_minio()
         data = folder / "data"
         (data / BUCKET).mkdir(parents=True, exist_ok=True)  # a bucket is a folder of its root
-        command = [program, "server", data, "--quiet", "--address", f"127.0.0.1:{ports['main']}"]
+        command: list[str | Path] = [program, "server", data, "--quiet"]
+        command += ["--address", f"127.0.0.1:{ports['main']}"]
         command += ["--console-address", f"127.0.0.1:{ports['console']}"]
         user, secret = s3_credentials()
         return Launch(
@@ -202,19 +199,20 @@ class Postgres(Server):
             # Renamed when whole: an interrupted initdb leaves a folder that serves for nothing.
             unfinished = folder / "unfinished"
             shutil.rmtree(unfinished, ignore_errors=True)
-            done = subprocess.run(
-                [programs / "initdb", "-D", unfinished, "-U", "overproof", "-A", "trust"]
-                + ["-E", "UTF8", "--locale=C.UTF-8", "--no-sync"],
-                cwd=folder,
-                capture_output=True,
-                text=True,
+            options = ["-U", "overproof", "-A", "trust", "-E", "UTF8", "--locale=C.UTF-8"]
+            run(
+                [programs / "initdb", "-D", str(unfinished), "--no-sync", *options],
+                what="making Postgres's data folder",
                 user=user,
-                group=user,
-                extra_groups=None if user is None else [],
-                check=False,
+                folder=folder,
             )
-            if done.returncode:
-                raise ServerError(f"initdb failed: {done.stderr.strip().splitlines()[-1]}")
+            run(
+                [programs / "postgres", "--single", "-D", unfinished, "postgres"],
+                what="creating the database",
+                user=user,
+                folder=folder,
+                answer="CREATE DATABASE overproof\n",
+            )
             unfinished.rename(data)
         settings = {
             "listen_addresses": "127.0.0.1",
@@ -228,22 +226,9 @@ class Postgres(Server):
         return Launch(command, user=user)
 
     def is_ready(self, ports: Ports) -> bool:
-        return self._psql(ports, "SELECT 1") is not None
-
-    def after_start(self, ports: Ports) -> None:
-        if self._psql(ports, "SELECT 1 FROM pg_database WHERE datname = 'overproof'") == "":
-            self._psql(ports, "CREATE DATABASE overproof")
-
-    def _psql(self, ports: Ports, statement: str) -> str | None:
-        done = subprocess.run(
-            [installing.ensure_postgres() / "psql", "-XtAq", "-h", "127.0.0.1"]
-            + ["-p", str(ports["main"]), "-U", "overproof", "-d", "postgres", "-c", statement],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        return done.stdout.strip() if done.returncode == 0 else None
+        # A start-up message, protocol 3.0: answered with R(eady to authenticate) or an E(rror).
+        body = struct.pack(">i", 196608) + b"user\0overproof\0database\0overproof\0\0"
+        return exchange(ports["main"], struct.pack(">i", len(body) + 4) + body)[:1] == b"R"
 
 
 def s3_url(port: int) -> str:

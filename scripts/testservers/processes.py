@@ -6,9 +6,12 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+from . import places
 
 # Below the kernel's range for outgoing connections, so that the port of a stopped server
 # is still free when the server is started again.
@@ -17,6 +20,49 @@ PORT_RANGE = range(20_000, 32_000)
 
 class ServerError(Exception):
     """A server cannot be had; the message says which one and what to do."""
+
+
+def run(
+    command: Sequence[str | Path],
+    *,
+    what: str,
+    environment: Mapping[str, str] | None = None,
+    user: str | None = None,
+    folder: Path | None = None,
+    answer: str = "",
+) -> str:
+    """Runs a tool to its end and returns its output, both streams.
+
+    Args:
+        command: program and arguments.
+        what: it is for, in the words of the error.
+        environment: added to this process's own.
+        user: whom to run as; None is the current user.
+        folder: working directory; None is the current one.
+        answer: the tool's standard input.
+
+    Raises:
+        ServerError: it failed; the message ends with the tool's last line.
+    """
+    done: subprocess.CompletedProcess[str] = subprocess.run(
+        command,
+        input=answer,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        cwd=folder,
+        env=places.environment(**(environment or {})),
+        check=False,
+        **_as_user(user),
+    )
+    if done.returncode:
+        lines = done.stdout.strip().splitlines() or ["no output"]
+        raise ServerError(f"{what} failed ({Path(command[0]).name}): {lines[-1]}")
+    return done.stdout
+
+
+def _as_user(user: str | None) -> dict[str, Any]:
+    return {} if user is None else {"user": user, "group": user, "extra_groups": []}
 
 
 @dataclass(frozen=True)
@@ -71,9 +117,7 @@ def spawn(
             cwd=folder,
             env=environment,
             start_new_session=True,
-            user=user,
-            group=user,
-            extra_groups=None if user is None else [],
+            **_as_user(user),
         )
     ticks = _started_ticks(child.pid)
     if ticks is None:
@@ -113,16 +157,14 @@ def is_free(port: int) -> bool:
     return True
 
 
-def free_ports(count: int) -> list[int]:
-    """Distinct loopback ports that nobody listens on."""
-    candidates = random.sample(PORT_RANGE, k=len(PORT_RANGE))
-    ports = []
-    for port in candidates:
-        if is_free(port):
-            ports.append(port)
-        if len(ports) == count:
-            return ports
-    raise ServerError(f"no {count} free ports between {PORT_RANGE.start} and {PORT_RANGE.stop}")
+def choose_free_ports() -> Iterator[int]:
+    """Distinct loopback ports that nobody listens on, one after the other.
+
+    Raises:
+        ServerError: all are taken.
+    """
+    yield from filter(is_free, random.sample(PORT_RANGE, k=len(PORT_RANGE)))
+    raise ServerError(f"no free port from {PORT_RANGE.start} to {PORT_RANGE.stop}")
 
 
 def is_answering_http(url_path: str, port: int, statuses: Sequence[int]) -> bool:
