@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
 from overproof.catalog.attacks import ATTACKS, attack
 from overproof.catalog.datasets import DATASETS, dataset
@@ -21,9 +21,11 @@ from overproof.catalog.models import MODELS
 from overproof.catalog.protocols import PROTOCOLS
 from overproof.catalog.tasks import task
 from overproof.core.canonical import canonical_json
+from overproof.core.faults import faults_of
 from overproof.core.ids import GroupId, UnitId, group_id_of, unit_id_of
 from overproof.core.registry import Registry
 from overproof.core.spec import (
+    AttackGrid,
     CellBody,
     DatasetSpec,
     DistilledSetBody,
@@ -137,34 +139,28 @@ class _Resolver:
     faults: list[str] = field(default_factory=list)
 
     def resolve(self, spec: ExperimentSpec) -> ExperimentSpec:
+        datasets = tuple(
+            self._dataset(item, f"datasets.{i}") for i, item in enumerate(spec.datasets)
+        )
+        methods = self._all(DISTILLATION, spec.methods, "methods")
         networks = self._all(MODELS, spec.networks, "networks")
         matching = networks[0]
         if spec.matching_network is not None:
             matching = self._one(MODELS, spec.matching_network, "matching_network")
-        resolved = spec.model_copy(
-            update={
-                "datasets": tuple(
-                    self._dataset(item, f"datasets.{i}") for i, item in enumerate(spec.datasets)
-                ),
-                "methods": self._all(DISTILLATION, spec.methods, "methods"),
-                "networks": networks,
-                "matching_network": matching,
-                "protocol": self._one(PROTOCOLS, spec.protocol, "protocol"),
-                "attacks": tuple(
-                    grid.model_copy(update={"name": ref.name, "params": ref.params})
-                    for i, grid in enumerate(spec.attacks)
-                    for ref in [
-                        self._one(
-                            ATTACKS, PluginRef(name=grid.name, params=grid.params), f"attacks.{i}"
-                        )
-                    ]
-                ),
-            }
-        )
-        self._check_threats(spec)
+        protocol = self._one(PROTOCOLS, spec.protocol, "protocol")
+        attacks = tuple(self._attack(grid, f"attacks.{i}") for i, grid in enumerate(spec.attacks))
         if self.faults:
             raise InvalidSpec(self.faults, f"spec {spec.name!r}")
-        return resolved
+        return spec.model_copy(
+            update={
+                "datasets": datasets,
+                "methods": methods,
+                "networks": networks,
+                "matching_network": matching,
+                "protocol": protocol,
+                "attacks": attacks,
+            }
+        )
 
     def _all(
         self, registry: Registry, refs: Sequence[PluginRef], path: str
@@ -193,16 +189,17 @@ class _Resolver:
         )
         return spec
 
-    def _check_threats(self, spec: ExperimentSpec) -> None:
-        for i, grid in enumerate(spec.attacks):
-            if grid.name not in ATTACKS:
-                continue
-            for j, epsilon in enumerate(grid.epsilons):
+    def _attack(self, grid: AttackGrid, path: str) -> AttackGrid:
+        ref = self._one(ATTACKS, PluginRef(name=grid.name, params=grid.params), path)
+        if grid.name in ATTACKS:
+            norm = attack(grid.name).norm
+            for i, epsilon in enumerate(grid.epsilons):
                 try:
-                    ThreatModel(norm=attack(grid.name).norm, epsilon=epsilon)
-                except ValueError as error:
-                    reason = str(error).splitlines()[1].strip().removeprefix("Value error, ")
-                    self.faults.append(f"attacks.{i}.epsilons.{j}: {reason.split(' [type=')[0]}")
+                    ThreatModel(norm=norm, epsilon=epsilon)
+                except ValidationError as error:
+                    for fault in faults_of(error):
+                        self.faults.append(f"{path}.epsilons.{i}: {fault.split(': ', 1)[1]}")
+        return grid.model_copy(update={"name": ref.name, "params": ref.params})
 
 
 # ---- building units --------------------------------------------------------------------------
