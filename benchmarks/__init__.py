@@ -1,0 +1,1 @@
+"""Measurements: ours against the best alternative in one run. `make bench` runs them."""
