@@ -1,0 +1,57 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from overproof.catalog.attacks import ATTACKS
+from overproof.catalog.slices import Semantics, Slice, attack_label, cell_label
+from overproof.core.spec import PluginRef
+
+
+@pytest.mark.parametrize("name", ["pgd-linf", "fgsm-linf", "bim-linf"])
+def test_defaults_are_left_out_of_the_label_whether_written_or_not(name):
+    bare = PluginRef(name=name)
+
+    assert attack_label(bare) == attack_label(ATTACKS.canonical(bare)) == name
+
+
+def test_parameters_that_differ_come_in_the_order_of_the_catalog():
+    attack = PluginRef(
+        name="pgd-linf", params={"random_start": False, "step_size": "2/255", "steps": 20}
+    )
+
+    assert cell_label(attack, "8/255") == "pgd-linf[steps=20,random_start=false]@8/255"
+
+
+def test_alias_is_shown_under_its_proper_name():
+    assert attack_label(PluginRef(name="pgd")) == "pgd-linf"
+
+
+def test_attack_that_is_not_installed_shows_all_parameters():
+    attack = PluginRef(name="someones-own", params={"steps": 10})
+
+    assert cell_label(attack, "0.5") == "someones-own[steps=10]@0.5"
+
+
+@given(
+    steps=st.integers(1, 100),
+    step_size=st.integers(1, 9).map("{}/255".format),
+    epsilon=st.sampled_from(["8/255", "0.03", "4/255"]),
+    semantics=st.sampled_from(Semantics),
+)
+def test_slice_round_trips_through_its_text(steps, step_size, epsilon, semantics):
+    attack = PluginRef(name="pgd-linf", params={"steps": steps, "step_size": step_size})
+
+    parsed = Slice.parse(f"{cell_label(attack, epsilon)}:{semantics}")
+
+    assert parsed == Slice(attack_label(attack), epsilon, semantics)
+    assert Slice.parse(str(parsed)) == parsed
+
+
+def test_radius_is_the_budget_in_pixel_units():
+    assert Slice.parse("pgd-linf@8/255:S2").radius == pytest.approx(8 / 255)
+
+
+@pytest.mark.parametrize("text", ["", "pgd-linf", "pgd-linf@8/255", "@8/255:S2", "pgd@8/255:S9"])
+def test_other_text_is_no_slice(text):
+    with pytest.raises(ValueError, match=r"no slice|not a valid"):
+        Slice.parse(text)

@@ -1,0 +1,176 @@
+import random
+
+import pytest
+
+from overproof.core.ids import group_id_of
+from overproof.core.states import JobKind, UnitState
+from overproof.evaluation.intervals import mean_and_ci
+from overproof.handlers.aggregate import compute_metrics
+from overproof.results.views import MetricScope, UnitRow
+
+GROUP = {"dataset": {"name": "digits"}, "method": {"name": "dm"}, "images_per_class": 1}
+GROUP_ID = group_id_of(GROUP)
+DATASET = {"name": "digits", "version": "bundled-1"}
+SLICE = "pgd-linf[steps=20]@8/255:S2"
+
+
+def unit_id(prefix, number):
+    return f"{prefix}-{number:032x}"
+
+
+def a_unit(kind, number, body, result):
+    prefix = {JobKind.TRAIN: "trn", JobKind.ATTACK: "atk"}[kind]
+    return UnitRow(
+        unit_id=unit_id(prefix, number),
+        kind=kind,
+        task="networks" if kind is JobKind.TRAIN else "white-box",
+        body=body,
+        group=GROUP_ID,
+        state=UnitState.PENDING if result is None else UnitState.DONE,
+        job_id="job-" + "0" * 32,
+        token=1,
+        result=result or {},
+    )
+
+
+def a_network(number, *, on=1, correct=80):
+    body = {
+        "training_set": unit_id("dst", on) if isinstance(on, int) else on,
+        "test_set": DATASET,
+        "network": {"name": "convnet"},
+        "protocol": {"name": "dsa"},
+        "seed": number,
+    }
+    result = None if correct is None else {"clean_correct": correct, "total": 100}
+    return a_unit(JobKind.TRAIN, number, body, result)
+
+
+def a_cell(number, *, clean=80, s1=30, s2=20, s3=25, invalid=None, done=True):
+    body = {
+        "victim": unit_id("trn", number),
+        "attack": {"name": "pgd-linf", "params": {"steps": 20, "step_size": "2/255"}},
+        "threat": {"norm": "linf", "epsilon": "8/255"},
+        "test_set": DATASET,
+        "seed": number,
+    }
+    result = {
+        "total": 100,
+        "clean_correct": clean,
+        "robust_s1": s1,
+        "robust_s2": s2,
+        "robust_s3": s3,
+        "invalid": invalid,
+    }
+    return a_unit(JobKind.ATTACK, number, body, result if done else None)
+
+
+def group_row(rows, metric, slice_name):
+    [row] = [
+        row
+        for row in compute_metrics(GROUP, rows)
+        if (row.scope, row.subject) == (MetricScope.DISTILLED_SET, GROUP_ID)
+        and (row.metric, row.slice) == (metric, slice_name)
+    ]
+    return row
+
+
+def test_drop_rate_of_the_group_is_the_mean_of_rates_not_the_rate_of_means():
+    rows = [a_network(0, on=0), a_cell(0), a_network(1, on=1, correct=40), a_cell(1, clean=40)]
+
+    row = group_row(rows, "drop-rate", SLICE)
+
+    # (80 - 20) / 80 and (40 - 20) / 40; of the means it would be (60 - 20) / 60
+    assert row.value == pytest.approx((0.75 + 0.5) / 2)
+    assert (row.present, row.expected, row.unit) == (2, 2, "fraction")
+
+
+def test_interval_is_over_the_distilled_sets():
+    rows = [
+        a_network(0, on=0, correct=10),
+        a_network(1, on=0, correct=30),
+        a_network(2, on=1, correct=60),
+    ]
+
+    row = group_row(rows, "clean-accuracy", "")
+
+    expected = mean_and_ci([0.2, 0.6])
+    assert (row.value, row.low, row.high) == pytest.approx(
+        (expected.mean, expected.low, expected.high)
+    )
+    assert row.present == 3
+
+
+def test_networks_on_the_whole_set_are_the_sample():
+    rows = [a_network(0, on=DATASET, correct=10), a_network(1, on=DATASET, correct=30)]
+
+    row = group_row(rows, "clean-accuracy", "")
+
+    assert (row.low, row.high) == pytest.approx(
+        (mean_and_ci([0.1, 0.3]).low, mean_and_ci([0.1, 0.3]).high)
+    )
+
+
+def test_every_network_has_its_own_numbers():
+    metrics = compute_metrics(GROUP, [a_network(0), a_cell(0)])
+
+    own = {
+        (row.metric, row.slice): row.value
+        for row in metrics
+        if row.scope is MetricScope.NETWORK and row.subject == unit_id("trn", 0)
+    }
+    assert own["clean-accuracy", ""] == 0.8
+    assert own["robust-accuracy", "pgd-linf[steps=20]@8/255:S1"] == 0.3
+    assert own["robust-accuracy", "pgd-linf[steps=20]@8/255:S3"] == 0.25
+    assert own["drop-rate", SLICE] == pytest.approx(0.75)
+
+
+def test_invalid_cell_is_left_out_and_told():
+    rows = [
+        a_network(0, on=0),
+        a_cell(0),
+        a_network(1, on=1),
+        a_cell(1, invalid="non-finite logits"),
+    ]
+
+    row = group_row(rows, "robust-accuracy", SLICE)
+
+    assert row.value == pytest.approx(0.2)
+    assert (row.present, row.expected) == (1, 2)
+    assert row.reason == "1 of 2 non-finite logits"
+
+
+def test_network_that_learned_nothing_has_no_drop_rate():
+    row = group_row(
+        [a_network(0, correct=0), a_cell(0, clean=0, s1=0, s2=0, s3=0)], "drop-rate", SLICE
+    )
+
+    assert row.value is None
+    assert (row.present, row.expected) == (0, 1)
+    assert row.reason == "1 of 1 clean accuracy is 0"
+
+
+def test_pending_units_are_expected_but_not_present():
+    rows = [a_network(0, on=0), a_cell(0), a_network(1, on=1, correct=None), a_cell(1, done=False)]
+
+    clean = group_row(rows, "clean-accuracy", "")
+    robust = group_row(rows, "robust-accuracy", SLICE)
+
+    assert (clean.present, clean.expected) == (1, 2)
+    assert (robust.present, robust.expected) == (1, 2)
+    assert robust.reason == "1 of 2 not yet measured"
+
+
+def test_order_of_rows_does_not_matter_and_keys_are_unique():
+    rows = [unit for n in range(4) for unit in (a_network(n, on=n % 2, correct=50 + n), a_cell(n))]
+    shuffled = random.Random(0).sample(rows, len(rows))
+
+    metrics = compute_metrics(GROUP, rows)
+    again = compute_metrics(GROUP, shuffled)
+
+    assert set(metrics) == set(again)
+    keys = [(row.scope, row.subject, row.metric, row.slice) for row in metrics]
+    assert len(keys) == len(set(keys))
+
+
+def test_group_without_units_has_no_metrics():
+    assert compute_metrics(GROUP, []) == []
