@@ -3,15 +3,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from overproof.catalog.attacks import ATTACKS
-from overproof.catalog.slices import Semantics, Slice, attack_label, cell_label
+from overproof.catalog.slices import Semantics, Slice, cell_label, plugin_label
 from overproof.core.spec import PluginRef
+
+
+def label(attack):
+    return plugin_label(ATTACKS, attack)
 
 
 @pytest.mark.parametrize("name", ["pgd-linf", "fgsm-linf", "bim-linf"])
 def test_defaults_are_left_out_of_the_label_whether_written_or_not(name):
     bare = PluginRef(name=name)
 
-    assert attack_label(bare) == attack_label(ATTACKS.canonical(bare)) == name
+    assert label(bare) == label(ATTACKS.canonical(bare)) == name
 
 
 def test_parameters_that_differ_come_in_the_order_of_the_catalog():
@@ -23,7 +27,7 @@ def test_parameters_that_differ_come_in_the_order_of_the_catalog():
 
 
 def test_alias_is_shown_under_its_proper_name():
-    assert attack_label(PluginRef(name="pgd")) == "pgd-linf"
+    assert label(PluginRef(name="pgd")) == "pgd-linf"
 
 
 def test_attack_that_is_not_installed_shows_all_parameters():
@@ -43,7 +47,7 @@ def test_slice_round_trips_through_its_text(steps, step_size, epsilon, semantics
 
     parsed = Slice.parse(f"{cell_label(attack, epsilon)}:{semantics}")
 
-    assert parsed == Slice(attack_label(attack), epsilon, semantics)
+    assert parsed == Slice(label(attack), epsilon, semantics)
     assert Slice.parse(str(parsed)) == parsed
 
 

@@ -12,6 +12,7 @@ from enum import StrEnum
 from typing import Self
 
 from overproof.catalog.attacks import ATTACKS
+from overproof.core.registry import Registry
 from overproof.core.spec import PluginRef, Scalar
 from overproof.core.threat import epsilon_value
 from overproof.errors import UnknownPlugin
@@ -68,30 +69,30 @@ class Slice:
         return f"{self.attack}@{self.epsilon}:{self.semantics}"
 
 
-def attack_label(attack: PluginRef) -> str:
-    """The attack's name and, in brackets, the parameters that differ from its defaults.
+def plugin_label(registry: Registry, ref: PluginRef) -> str:
+    """The plug-in's name and, in brackets, the parameters that differ from its defaults.
 
-    Parameters come in the order in which the catalog declares them. An attack that is not in the
-    catalog (a plug-in that is installed elsewhere) shows all of its parameters.
+    Parameters come in the order in which the catalog declares them. A plug-in that is not in the
+    catalog (it is installed elsewhere) shows all of its parameters.
     """
     try:
-        info = ATTACKS.get(attack.name)
+        info = registry.get(ref.name)
     except UnknownPlugin:
-        return _labelled(attack.name, attack.params)
+        return _labelled(ref.name, ref.params)
     fields = info.params.model_fields
     return _labelled(
         info.name,
         {
-            name: attack.params[name]
+            name: ref.params[name]
             for name in fields
-            if name in attack.params and attack.params[name] != fields[name].default
+            if name in ref.params and ref.params[name] != fields[name].default
         },
     )
 
 
 def cell_label(attack: PluginRef, epsilon: str) -> str:
     """The label of a cell, e.g. `pgd-linf[steps=20]@8/255`."""
-    return f"{attack_label(attack)}@{epsilon}"
+    return f"{plugin_label(ATTACKS, attack)}@{epsilon}"
 
 
 def _labelled(name: str, params: Mapping[str, Scalar]) -> str:

@@ -1,0 +1,1 @@
+"""Results for people: rows of the leaderboard, figures and the page that holds both."""

@@ -1,0 +1,148 @@
+"""One HTML file with everything in it: opens anywhere, needs no server and no network.
+
+Names in it come from users, so every text is escaped on its way in; there is no other way in.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from html import escape
+from typing import Any
+
+from plotly.offline import get_plotlyjs
+
+from overproof.report.figures import FIGURES
+from overproof.report.standings import Standing, to_csv, to_json
+from overproof.report.text import HEADERS, LEGEND, NUMBERS, cells, notes
+from overproof.results.views import UnitRow
+
+_STYLE = """
+body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 72rem; padding: 0 1rem;
+  color: #1b1f24; }
+h1, h2, h3 { line-height: 1.2; } h2 { margin-top: 2.5rem; }
+table { border-collapse: collapse; font-size: 14px; } .scroll { overflow-x: auto; }
+th, td { padding: .3rem .7rem; border-bottom: 1px solid #d9dee3; text-align: left; }
+td.number { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
+code, pre { font-size: 13px; } pre { background: #f5f7f9; padding: 1rem; overflow-x: auto; }
+.note { color: #57606a; font-size: 13px; } a.button { margin-right: 1rem; }
+summary { cursor: pointer; }
+"""
+
+_PLOT_CONFIG = {"displaylogo": False, "responsive": True}
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """Where the numbers of a page come from.
+
+    Attributes:
+        facts: name → value, shown as a list: experiment id, versions, devices.
+        spec: the experiment as submitted, None for a page over all experiments.
+        units: the units behind the numbers.
+    """
+
+    facts: Mapping[str, str] = field(default_factory=dict)
+    spec: Mapping[str, Any] | None = None
+    units: Sequence[UnitRow] = ()
+
+
+def render_page(
+    title: str, rows: Sequence[Standing], provenance: Provenance, *, generated_at: float
+) -> str:
+    """The page as one HTML document of about 5 MB, most of it the drawing library.
+
+    Args:
+        title: heading; any text.
+        rows: the leaderboard, see `standings`.
+        provenance: shown below the figures.
+        generated_at: seconds since the epoch.
+    """
+    moment = datetime.fromtimestamp(generated_at, UTC).strftime("%Y-%m-%d %H:%M UTC")
+    body = [
+        f"<h1>{escape(title)}</h1>",
+        f'<p class="note">Written {moment}.</p>',
+        "<h2>Leaderboard</h2>",
+        _leaderboard(rows),
+        *_figures(rows),
+        "<h2>Provenance</h2>",
+        *_provenance(provenance),
+    ]
+    return "\n".join(
+        [
+            "<!doctype html>",
+            '<html lang="en"><head><meta charset="utf-8">',
+            f"<title>{escape(title)}</title><style>{_STYLE}</style>",
+            f"<script>{get_plotlyjs()}</script></head><body>",
+            *body,
+            "</body></html>",
+        ]
+    )
+
+
+def _leaderboard(rows: Sequence[Standing]) -> str:
+    if not rows:
+        return "<p>No results yet.</p>"
+    incomplete = "".join(f"<li>{escape(note)}</li>" for note in notes(rows))
+    return (
+        _table(HEADERS, [cells(row) for row in rows])
+        + f'<p class="note">{escape(LEGEND)}</p>'
+        + (
+            f'<p class="note">* not complete:</p><ul class="note">{incomplete}</ul>'
+            if incomplete
+            else ""
+        )
+        + "<p>"
+        + _download("leaderboard.csv", "text/csv", to_csv(rows))
+        + _download("leaderboard.json", "application/json", to_json(rows))
+        + "</p>"
+    )
+
+
+def _download(name: str, media_type: str, text: str) -> str:
+    encoded = base64.b64encode(text.encode()).decode()
+    return (
+        f'<a class="button" download="{name}" href="data:{media_type};base64,{encoded}">{name}</a>'
+    )
+
+
+def _figures(rows: Sequence[Standing]) -> Iterator[str]:
+    attacked = [row for row in rows if row.cell is not None]
+    for bench in dict.fromkeys(row.bench for row in attacked):
+        yield f"<h2>{escape(bench)}</h2>"
+        for title, draw in FIGURES.items():
+            figure = draw([row for row in attacked if row.bench == bench])
+            drawn = figure.to_html(full_html=False, include_plotlyjs=False, config=_PLOT_CONFIG)
+            yield f"<h3>{escape(title)}</h3>{drawn}"
+
+
+def _provenance(provenance: Provenance) -> Iterator[str]:
+    yield _table(("fact", "value"), list(provenance.facts.items()))
+    if provenance.spec is not None:
+        spec = json.dumps(provenance.spec, indent=2, ensure_ascii=False)
+        yield f"<h3>Spec</h3><pre>{escape(spec)}</pre>"
+    if provenance.units:
+        rows = [
+            (unit.unit_id, unit.task, unit.body.get("seed", ""), unit.state, unit.job_id)
+            for unit in provenance.units
+        ]
+        table = _table(("unit", "task", "seed", "state", "job"), rows)
+        yield f"<details><summary>{len(rows)} units</summary>{table}</details>"
+
+
+def _table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """A table of escaped texts; columns of `NUMBERS` are set right."""
+    kinds = [' class="number"' if header in NUMBERS else "" for header in headers]
+    head = "".join(f"<th>{escape(header)}</th>" for header in headers)
+    body = "".join(
+        "<tr>"
+        + "".join(
+            f"<td{kind}>{escape(str(value))}</td>" for kind, value in zip(kinds, row, strict=True)
+        )
+        + "</tr>"
+        for row in rows
+    )
+    return f'<div class="scroll"><table><tr>{head}</tr>{body}</table></div>'

@@ -1,0 +1,218 @@
+"""The leaderboard as flat rows: one for each group of networks and attack cell.
+
+Console, page, files and dashboard all show these rows. Numbers stay fractions here.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from overproof.catalog.distillation import DISTILLATION
+from overproof.catalog.metrics import CLEAN_ACCURACY, DROP_RATE, ROBUST_ACCURACY
+from overproof.catalog.models import MODELS
+from overproof.catalog.protocols import PROTOCOLS
+from overproof.catalog.slices import ALL, Semantics, Slice, plugin_label
+from overproof.core.registry import Registry
+from overproof.core.spec import PluginRef
+from overproof.core.threat import epsilon_value
+from overproof.results.views import LeaderboardRow, MetricRow
+
+WHOLE_SET = "whole set"
+
+_FACTS = (
+    "dataset",
+    "method",
+    "images_per_class",
+    "network",
+    "protocol",
+    "attack",
+    "epsilon",
+    "semantics",
+    "group_id",
+)
+_MEASURES = ("clean", "robust", "drop_rate")
+_PARTS = ("low", "high", "present", "expected", "reason")
+COLUMNS = (
+    *_FACTS,
+    *(f"{name}{part}" for name in _MEASURES for part in ("", *(f"_{part}" for part in _PARTS))),
+)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One number of a row.
+
+    Attributes:
+        value: a fraction, None when undefined; then `reason` says why.
+        low, high: 95 % interval over seeds, None where there is none.
+        present, expected: networks in the mean, and networks that belong to it.
+    """
+
+    value: float | None = None
+    low: float | None = None
+    high: float | None = None
+    present: int = 0
+    expected: int = 0
+    reason: str | None = "not yet measured"
+
+    @classmethod
+    def of(cls, row: MetricRow | None) -> Measured:
+        """The number of a stored row; None stands for one that was not yet computed."""
+        if row is None:
+            return cls()
+        return cls(row.value, row.low, row.high, row.present, row.expected, row.reason)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every network that belongs to the number is in it."""
+        return self.present == self.expected > 0
+
+
+@dataclass(frozen=True)
+class Standing:
+    """A group of networks under one attack cell.
+
+    Attributes:
+        method: distillation method with its non-default parameters, or `whole set`.
+        images_per_class: None for the whole set.
+        attack, epsilon, semantics: None for a group that is not attacked.
+    """
+
+    group_id: str
+    dataset: str
+    method: str
+    images_per_class: int | None
+    network: str
+    protocol: str
+    attack: str | None
+    epsilon: str | None
+    semantics: str | None
+    clean: Measured
+    robust: Measured
+    drop_rate: Measured
+
+    @property
+    def cell(self) -> str | None:
+        """`pgd-linf@8/255`, None for a group that is not attacked."""
+        return None if self.attack is None else f"{self.attack}@{self.epsilon}"
+
+    @property
+    def bench(self) -> str:
+        """What must be equal for rows to be compared: data set, network and protocol."""
+        return f"{self.dataset} · {self.network} · {self.protocol}"
+
+
+def standings(
+    rows: Iterable[LeaderboardRow], semantics: Semantics = Semantics.S2
+) -> list[Standing]:
+    """Rows of the leaderboard under one meaning of robust.
+
+    Order: comparable rows together (data set, network, protocol, attack, budget), the most robust
+    first, those without a number last.
+    """
+    flat = [standing for row in rows for standing in _of_group(row, semantics)]
+    return sorted(flat, key=_order)
+
+
+def to_records(rows: Sequence[Standing]) -> list[dict[str, Any]]:
+    """`rows` as flat plain JSON, for files: `clean`, `clean_low`, `clean_high`, …"""
+    return [_record(row) for row in rows]
+
+
+def to_csv(rows: Sequence[Standing]) -> str:
+    """`rows` as CSV with a header; undefined numbers are empty."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(to_records(rows))
+    return text.getvalue()
+
+
+def to_json(rows: Sequence[Standing]) -> str:
+    """`rows` as a JSON array."""
+    return json.dumps(to_records(rows), indent=1, allow_nan=False)
+
+
+def dataset_label(dataset: Mapping[str, Any]) -> str:
+    """Name, with version and subset where they matter: `cifar-10@1f2e3d4c (50 a class)`."""
+    version = dataset.get("version") or ""
+    name = dataset["name"] if version.startswith("bundled-") else f"{dataset['name']}@{version[:8]}"
+    subsets = [
+        (dataset.get("subset_per_class"), "a class"),
+        (dataset.get("test_subset_per_class"), "a class tested"),
+    ]
+    shown = ", ".join(f"{count} {what}" for count, what in subsets if count is not None)
+    return f"{name} ({shown})" if shown else name
+
+
+def _of_group(row: LeaderboardRow, semantics: Semantics) -> list[Standing]:
+    base = Standing(
+        group_id=row.group_id,
+        dataset=dataset_label(row.group["dataset"]),
+        method=_method_label(row.group),
+        images_per_class=row.group["images_per_class"],
+        network=_label(MODELS, row.group["network"]),
+        protocol=_label(PROTOCOLS, row.group["protocol"]),
+        attack=None,
+        epsilon=None,
+        semantics=None,
+        clean=Measured.of(row.metrics.get((CLEAN_ACCURACY, ALL))),
+        robust=Measured(reason="not attacked"),
+        drop_rate=Measured(reason="not attacked"),
+    )
+    slices = [Slice.parse(name) for metric, name in row.metrics if metric == ROBUST_ACCURACY]
+    return [
+        replace(
+            base,
+            attack=cell.attack,
+            epsilon=cell.epsilon,
+            semantics=str(cell.semantics),
+            robust=Measured.of(row.metrics.get((ROBUST_ACCURACY, str(cell)))),
+            drop_rate=Measured.of(row.metrics.get((DROP_RATE, str(cell)))),
+        )
+        for cell in slices
+        if cell.semantics is semantics
+    ] or [base]
+
+
+def _method_label(group: Mapping[str, Any]) -> str:
+    """The method, and the network it matched on where that is not the one trained."""
+    if group["method"] is None:
+        return WHOLE_SET
+    method = _label(DISTILLATION, group["method"])
+    matching = group.get("matching_network")
+    if matching is None or matching == group["network"]:
+        return method
+    return f"{method} on {_label(MODELS, matching)}"
+
+
+def _label(registry: Registry, ref: Mapping[str, Any]) -> str:
+    return plugin_label(registry, PluginRef.model_validate(ref))
+
+
+def _order(row: Standing) -> tuple[Any, ...]:
+    radius = -1.0 if row.epsilon is None else epsilon_value(row.epsilon)
+    robust = row.robust.value
+    return (
+        row.bench,
+        row.attack or "",
+        radius,
+        robust is None,
+        -(robust or 0.0),
+        row.method,
+        row.images_per_class or 0,
+    )
+
+
+def _record(row: Standing) -> dict[str, Any]:
+    record: dict[str, Any] = {name: getattr(row, name) for name in _FACTS}
+    for name in _MEASURES:
+        measured = getattr(row, name)
+        record[name] = measured.value
+        record |= {f"{name}_{part}": getattr(measured, part) for part in _PARTS}
+    return record

@@ -1,0 +1,64 @@
+"""The leaderboard in words and percent, the same on the console and on the page."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from overproof.report.standings import Measured, Standing
+
+HEADERS = (
+    "data set",
+    "method",
+    "images/class",
+    "network",
+    "protocol",
+    "attack",
+    "clean %",
+    "robust %",
+    "drop rate %",
+)
+NUMBERS = frozenset({"images/class", "clean %", "robust %", "drop rate %"})
+
+LEGEND = (
+    "± is half of the 95 % interval over seeds (Student's t); S1: right on the last iterate, "
+    "S2: right on the clean image and on every iterate, S3: right on both."
+)
+
+
+def cells(row: Standing) -> list[str]:
+    """A row of the leaderboard under `HEADERS`."""
+    return [
+        row.dataset,
+        row.method,
+        "all" if row.images_per_class is None else str(row.images_per_class),
+        row.network,
+        row.protocol,
+        "none" if row.cell is None else f"{row.cell}:{row.semantics}",
+        percent(row.clean),
+        percent(row.robust),
+        percent(row.drop_rate),
+    ]
+
+
+def percent(measured: Measured) -> str:
+    """`71.2 ± 1.4`, or `-` when undefined; an asterisk says that networks are missing from it."""
+    if measured.value is None:
+        return "-"
+    text = f"{100 * measured.value:.1f}"
+    if measured.high is not None:
+        text += f" ± {100 * (measured.high - measured.value):.1f}"
+    return text if measured.is_complete else f"{text} *"
+
+
+def notes(rows: Iterable[Standing]) -> list[str]:
+    """Why numbers are undefined or incomplete, each reason once."""
+    found: dict[str, None] = {}
+    for row in rows:
+        where = f"{row.method} on {row.network}"
+        if not row.clean.is_complete:
+            found[f"{where}, clean: {row.clean.reason}"] = None
+        if row.cell is not None:
+            for name, measured in (("robust", row.robust), ("drop rate", row.drop_rate)):
+                if not measured.is_complete:
+                    found[f"{where}, {row.cell}, {name}: {measured.reason}"] = None
+    return list(found)

@@ -1,0 +1,230 @@
+import base64
+import csv
+import io
+import json
+import re
+
+import pytest
+from plotly.offline import get_plotlyjs
+
+from overproof.catalog.slices import Semantics
+from overproof.report.figures import clean_against_robust, drop_rate_by_images
+from overproof.report.figures import robust_accuracy_by_epsilon as by_epsilon
+from overproof.report.page import Provenance, render_page
+from overproof.report.standings import WHOLE_SET, Measured, standings, to_csv, to_json
+from overproof.report.text import cells, notes, percent
+from overproof.results.views import LeaderboardRow, MetricRow, MetricScope
+
+
+def a_number(metric, slice_name, value, *, half=0.02, present=3, reason=None):
+    return MetricRow(
+        scope=MetricScope.DISTILLED_SET,
+        subject="grp-1",
+        metric=metric,
+        slice=slice_name,
+        value=value,
+        unit="fraction",
+        present=present,
+        expected=3,
+        low=None if value is None else value - half,
+        high=None if value is None else value + half,
+        reason=reason,
+    )
+
+
+def a_group(
+    method="distribution-matching",
+    images_per_class=10,
+    *,
+    clean=0.8,
+    robust=0.2,
+    epsilons=("8/255",),
+    **over,
+):
+    numbers = [a_number("clean-accuracy", "", clean)]
+    for epsilon in epsilons:
+        for semantics, shift in (("S1", 0.1), ("S2", 0.0), ("S3", 0.05)):
+            name = f"pgd-linf@{epsilon}:{semantics}"
+            value = robust + shift
+            numbers.append(a_number("robust-accuracy", name, value))
+            numbers.append(a_number("drop-rate", name, (clean - value) / clean))
+    group = {
+        "dataset": {"name": "digits", "version": "bundled-1"},
+        "method": method and {"name": method, "params": {}},
+        "matching_network": method and {"name": "convnet", "params": {}},
+        "images_per_class": images_per_class if method else None,
+        "network": {"name": "convnet", "params": {}},
+        "protocol": {"name": "dsa", "params": {"epochs": 20}},
+        **over,
+    }
+    metrics = {(row.metric, row.slice): row for row in numbers}
+    return LeaderboardRow("grp-1", group, metrics)
+
+
+def test_a_group_gives_one_row_for_each_cell_under_the_asked_semantics():
+    rows = standings([a_group(epsilons=("2/255", "8/255"))], Semantics.S1)
+
+    assert [(row.epsilon, row.semantics) for row in rows] == [("2/255", "S1"), ("8/255", "S1")]
+    assert rows[0].robust.value == pytest.approx(0.3)
+    assert rows[0].clean.value == 0.8
+
+
+def test_labels_show_what_differs_from_defaults():
+    [row] = standings([a_group(matching_network={"name": "resnet-18", "params": {}})])
+
+    assert row.method == "distribution-matching on resnet-18"
+    assert row.protocol == "dsa[epochs=20]"
+
+
+def test_versions_and_subsets_tell_data_sets_apart():
+    dataset = {"name": "cifar-10", "version": "1f2e3d4c5b6a", "subset_per_class": 50}
+
+    [row] = standings([a_group(dataset=dataset)])
+
+    assert row.dataset == "cifar-10@1f2e3d4c (50 a class)"
+
+
+def test_most_robust_is_first_and_undefined_last():
+    low, high = a_group("distribution-matching", robust=0.1), a_group("random", robust=0.3)
+    undefined = a_group("herding")
+    name = "pgd-linf@8/255:S2"
+    undefined.metrics["robust-accuracy", name] = a_number("robust-accuracy", name, None)
+
+    rows = standings([undefined, low, high])
+
+    assert [row.method for row in rows] == ["random", "distribution-matching", "herding"]
+
+
+def test_group_without_attacks_keeps_its_clean_accuracy():
+    [row] = standings([a_group(epsilons=())])
+
+    assert row.cell is None
+    assert row.clean.value == 0.8
+    assert row.robust.reason == "not attacked"
+    assert notes([row]) == []
+
+
+@pytest.mark.parametrize(
+    ("measured", "text"),
+    [
+        (Measured(0.712, 0.698, 0.726, 3, 3, None), "71.2 ± 1.4"),
+        (Measured(0.712, None, None, 1, 1, None), "71.2"),
+        (Measured(-0.05, None, None, 1, 1, None), "-5.0"),
+        (Measured(0.712, 0.698, 0.726, 2, 3, "1 of 3 not yet measured"), "71.2 ± 1.4 *"),
+        (Measured(None, None, None, 0, 3, "clean accuracy is 0"), "-"),
+    ],
+)
+def test_percent_shows_half_width_and_marks_incomplete_numbers(measured, text):
+    assert percent(measured) == text
+
+
+def test_notes_say_why_a_number_is_incomplete():
+    group = a_group()
+    name = "pgd-linf@8/255:S2"
+    group.metrics["drop-rate", name] = a_number(
+        "drop-rate", name, 0.5, present=2, reason="1 of 3 clean accuracy is 0"
+    )
+
+    rows = standings([group])
+
+    assert notes(rows) == [
+        "distribution-matching on convnet, pgd-linf@8/255, drop rate: 1 of 3 clean accuracy is 0"
+    ]
+    assert cells(rows[0])[-1] == "50.0 ± 2.0 *"
+
+
+def test_csv_and_json_hold_the_same_fractions():
+    rows = standings([a_group(), a_group(None, clean=0.9, robust=0.5)])
+
+    from_csv = list(csv.DictReader(io.StringIO(to_csv(rows))))
+    from_json = json.loads(to_json(rows))
+
+    assert [float(record["robust"]) for record in from_csv] == [0.5, 0.2]
+    assert [record["robust"] for record in from_json] == [0.5, 0.2]
+    assert [record["images_per_class"] for record in from_json] == [None, 10]
+    assert set(from_csv[0]) == set(from_json[0])
+
+
+def test_drop_rate_figure_has_a_line_a_method_and_the_whole_set_dashed():
+    rows = standings(
+        [
+            a_group("distribution-matching", 1),
+            a_group("distribution-matching", 10),
+            a_group("random", 1),
+            a_group(None, robust=0.6),
+        ]
+    )
+
+    figure = drop_rate_by_images(rows)
+
+    lines = {trace.name: trace for trace in figure.data}
+    assert set(lines) == {"distribution-matching", "random", WHOLE_SET}
+    assert list(lines["distribution-matching"].x) == ["1", "10"]
+    assert list(lines["distribution-matching"].y) == pytest.approx([0.75, 0.75])
+    assert lines["distribution-matching"].error_y.array == pytest.approx((0.02, 0.02))
+    assert lines[WHOLE_SET].line.dash == "dash"
+    assert list(lines[WHOLE_SET].y) == pytest.approx([0.25, 0.25])
+
+
+def test_menu_shows_one_cell_at_a_time():
+    rows = standings(
+        [
+            a_group("distribution-matching", 1, epsilons=("2/255", "8/255")),
+            a_group("distribution-matching", 10),
+        ]
+    )
+
+    figure = drop_rate_by_images(rows)
+
+    [menu] = figure.layout.updatemenus
+    assert [button.label for button in menu.buttons] == ["pgd-linf@2/255", "pgd-linf@8/255"]
+    assert [trace.visible for trace in figure.data] == [True, False]
+    assert menu.buttons[1].args[0] == {"visible": [False, True]}
+
+
+def test_robust_accuracy_is_drawn_over_growing_budgets():
+    figure = by_epsilon(standings([a_group(epsilons=("8/255", "2/255", "4/255"))]))
+
+    [line] = figure.data
+    assert list(line.x) == pytest.approx([2 / 255, 4 / 255, 8 / 255])
+    assert list(figure.layout.xaxis.ticktext) == ["2/255", "4/255", "8/255"]
+
+
+def test_scatter_leaves_out_undefined_points():
+    undefined = a_group("herding")
+    name = "pgd-linf@8/255:S2"
+    undefined.metrics["robust-accuracy", name] = a_number("robust-accuracy", name, None)
+
+    figure = clean_against_robust(standings([undefined, a_group("distribution-matching")]))
+
+    assert [(trace.x, trace.y) for trace in figure.data] == [((0.8,), (0.2,))]
+
+
+def test_page_escapes_what_users_write():
+    evil = '</script><script>alert("x")</script>'
+    rows = standings([a_group(), a_group(dataset={"name": evil, "version": "v" * 8})])
+
+    page = render_page(
+        evil, rows, Provenance(facts={evil: evil}, spec={"name": evil}), generated_at=0.0
+    )
+
+    assert '<script>alert("x")' not in page
+    assert "&lt;script&gt;alert" in page
+
+
+def test_page_needs_no_network_and_carries_its_data():
+    rows = standings([a_group()])
+
+    page = render_page("Digits", rows, Provenance(), generated_at=0.0)
+
+    own = page.replace(get_plotlyjs(), "")
+    assert len(own) < len(page)
+    assert not re.search(r"""(src|href)=["'](https?:)?//""", own)
+    [encoded] = re.findall(r"data:text/csv;base64,([^\"]+)", page)
+    assert base64.b64decode(encoded).decode() == to_csv(rows)
+    assert "1970-01-01" in page
+    assert "75.0 ± 2.0" in page
+
+
+def test_page_without_results_says_so():
+    assert "No results yet" in render_page("Empty", [], Provenance(), generated_at=0.0)
