@@ -1,0 +1,453 @@
+"""The bus on Apache Kafka. The client library and its errors stay inside this module."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import ssl
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import parse_qsl, urlsplit
+
+from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
+from kafka import errors as kafka_errors
+from kafka.net.compat import KafkaNetClient
+
+from overproof.bus.base import Bus, Delivery, Listener, Subscription
+from overproof.bus.envelope import Envelope
+from overproof.bus.topics import Group, Topic
+from overproof.core.clock import Clock, SystemClock
+from overproof.errors import BusUnavailable, MalformedMessage, SettingsError
+
+log = logging.getLogger(__name__)
+
+# Kafka itself caps a message at 1 MB by default; the cap that is meant to bind is the broker's.
+_MAX_REQUEST_BYTES = 8 << 20
+# How often listeners look whether a topic has more partitions than before.
+_DISCOVERY_S = 30.0
+
+# A commit refused for these says that members of the group changed: messages come again.
+_GROUP_CHANGED = (
+    kafka_errors.CommitFailedError,
+    kafka_errors.RebalanceInProgressError,
+    kafka_errors.IllegalGenerationError,
+    kafka_errors.UnknownMemberIdError,
+)
+_SECURITY = ("plaintext", "ssl", "sasl_plaintext", "sasl_ssl")
+_MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+
+
+@dataclass(frozen=True)
+class KafkaSecurity:
+    """How to connect: TLS or not, and by which name and password.
+
+    Attributes:
+        protocol: plaintext, ssl, sasl_plaintext or sasl_ssl.
+        mechanism: PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512, for the sasl protocols.
+        username: for the sasl protocols.
+        password: for the sasl protocols; never in a message or log.
+        cafile: certificates to trust instead of the system's, for the ssl protocols.
+
+    Raises:
+        SettingsError: values that do not go together.
+    """
+
+    protocol: str = "plaintext"
+    mechanism: str = "SCRAM-SHA-512"
+    username: str = ""
+    password: str = field(default="", repr=False)
+    cafile: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.protocol not in _SECURITY:
+            raise SettingsError(
+                f"Kafka security {self.protocol!r} is unknown; use one of {', '.join(_SECURITY)}"
+            )
+        if not self.protocol.startswith("sasl"):
+            return
+        if self.mechanism not in _MECHANISMS:
+            raise SettingsError(
+                f"Kafka mechanism {self.mechanism!r} is unknown; "
+                f"use one of {', '.join(_MECHANISMS)}"
+            )
+        if not (self.username and self.password):
+            raise SettingsError(
+                f"Kafka security {self.protocol} needs a username and a password; set both"
+            )
+
+    def options(self) -> dict[str, Any]:
+        """What the client library wants to be told.
+
+        Raises:
+            SettingsError: `cafile` cannot be read.
+        """
+        options: dict[str, Any] = {"security_protocol": self.protocol.upper()}
+        if self.protocol.endswith("ssl"):
+            try:
+                options["ssl_context"] = ssl.create_default_context(cafile=self.cafile)
+            except OSError as error:
+                raise SettingsError(
+                    f"Kafka cafile {self.cafile!r} cannot be used: {error.strerror}; "
+                    "name a file of PEM certificates"
+                ) from None
+        if self.protocol.startswith("sasl"):
+            options["sasl_mechanism"] = self.mechanism
+            options["sasl_plain_username"] = self.username
+            options["sasl_plain_password"] = self.password
+        return options
+
+
+class KafkaBus(Bus):
+    """Every listener is a consumer without a group; every subscription is a member of a group.
+
+    A message is stored when all in-sync replicas have it; the producer is idempotent, so one that
+    is sent again after a lost answer is stored once. Messages of one job go to one partition.
+    Listeners and subscriptions own their connections, and whoever opened one closes it.
+
+    Args:
+        servers: `host:port` of brokers to begin with.
+        security: how to connect.
+        partitions: of topics that are created; -1 is the broker's default. Listeners read all
+            partitions, so that more of them serve only the aggregator's scale.
+        replication: of topics that are created; -1 is the broker's default.
+        create_topics: whether missing topics are created on first use.
+        timeout_s: how long an answer may take; `publish` gives up after this, or after twice this
+            on the first use of a topic.
+        clock: says when to look for new partitions.
+    """
+
+    def __init__(
+        self,
+        servers: Sequence[str],
+        *,
+        security: KafkaSecurity | None = None,
+        partitions: int = -1,
+        replication: int = -1,
+        create_topics: bool = True,
+        timeout_s: float = 10.0,
+        clock: Clock | None = None,
+    ) -> None:
+        self._servers = tuple(servers)
+        self._name = f"Kafka at {','.join(servers)}"
+        self._topic_options = {"num_partitions": partitions, "replication_factor": replication}
+        self._create_topics = create_topics
+        self._timeout_s = timeout_s
+        self.timeout_ms = int(timeout_s * 1000)
+        self.clock = clock or SystemClock()
+        security = security or KafkaSecurity()
+        if security.password:
+            # The library's debug log shows what goes over the wire, the password included.
+            library = logging.getLogger("kafka")
+            library.setLevel(max(logging.INFO, library.getEffectiveLevel()))
+        self._options = {
+            "bootstrap_servers": list(servers),
+            "bootstrap_timeout_ms": self.timeout_ms,
+            "request_timeout_ms": self.timeout_ms // 2,
+            # The library's 30 s would leave workers deaf that long after a restart of the broker.
+            "reconnect_backoff_max_ms": 1000,
+            "metadata_max_age_ms": int(_DISCOVERY_S * 1000),
+            **security.options(),
+        }
+        self._lock = threading.Lock()
+        self._known_topics: set[Topic] = set()
+        self._producer: KafkaProducer | None = None
+        self._closed = False
+
+    @classmethod
+    def from_url(
+        cls,
+        url: str,
+        *,
+        password: str = "",
+        timeout_s: float = 10.0,
+        clock: Clock | None = None,
+    ) -> KafkaBus:
+        """A bus from `kafka://host:port,host2:port?security=sasl_ssl&username=…`.
+
+        Options: security, mechanism, username, cafile (see `KafkaSecurity`), partitions,
+        replication, create_topics.
+
+        Raises:
+            SettingsError: no servers, an unknown option, a bad value, or a password in the URL.
+        """
+        parts = urlsplit(url)
+        if "@" in parts.netloc or "password" in parts.query:
+            raise SettingsError("the Kafka URL holds credentials; set the password apart from it")
+        servers = [server for server in parts.netloc.split(",") if server]
+        if parts.scheme != "kafka" or not servers or parts.path.strip("/"):
+            raise SettingsError(f"{url!r} names no brokers; write kafka://host:port,host2:port")
+        options = dict(parse_qsl(parts.query, keep_blank_values=True))
+        try:
+            bus = cls(
+                servers,
+                security=KafkaSecurity(
+                    protocol=options.pop("security", "plaintext").lower(),
+                    mechanism=options.pop("mechanism", "SCRAM-SHA-512").upper(),
+                    username=options.pop("username", ""),
+                    password=password,
+                    cafile=options.pop("cafile", None),
+                ),
+                partitions=int(options.pop("partitions", "-1")),
+                replication=int(options.pop("replication", "-1")),
+                create_topics=_parse_bool(options.pop("create_topics", "true")),
+                timeout_s=timeout_s,
+                clock=clock,
+            )
+        except ValueError as error:
+            raise SettingsError(f"{url!r} has a bad value: {error}") from None
+        if options:
+            raise SettingsError(f"{url!r} has unknown options: {', '.join(sorted(options))}")
+        return bus
+
+    def publish(self, topic: Topic, envelope: Envelope) -> None:
+        """Send and wait for the acknowledgement of all in-sync replicas."""
+        self.publish_raw(topic, envelope.encode(), key=envelope.job_id)
+
+    def publish_raw(self, topic: Topic, raw: bytes, *, key: str = "") -> None:
+        """As `publish`; ValueError when the broker takes no message of that size."""
+        self._ensure([topic])
+        with self.errors(f"publishing to {topic}"):
+            producer = self._connected_producer()
+            try:
+                sent = producer.send(topic.value, raw, key=key.encode() or None)
+                sent.get(timeout=self._timeout_s + 1)
+            except (
+                kafka_errors.MessageSizeTooLargeError,
+                kafka_errors.RecordListTooLargeError,
+            ) as error:
+                raise ValueError(
+                    f"{self._name} takes no message of {len(raw)} bytes on {topic}; "
+                    "raise the topic's max.message.bytes"
+                ) from error
+            except kafka_errors.KafkaError:
+                self._discard(producer)
+                raise
+
+    def listen(self, topic: Topic) -> Listener:
+        """A consumer of all partitions, placed at their ends."""
+        self._ensure([topic])
+        with self.errors(f"listening to {topic}"):
+            consumer = self._connect(KafkaConsumer, **_CONSUMER)
+            try:
+                return _KafkaListener(self, consumer, topic)
+            except BaseException:
+                consumer.close(autocommit=False, timeout_ms=0)
+                raise
+
+    def subscribe(self, *topics: Topic, group: Group) -> Subscription:
+        """A member of the consumer group; it joins in its first `poll`."""
+        self._ensure(topics)
+        with self.errors(f"subscribing {group} to {', '.join(topics)}"):
+            consumer = self._connect(
+                KafkaConsumer,
+                group_id=str(group),
+                session_timeout_ms=15_000,  # what a member that died holds goes to others then
+                **_CONSUMER,
+            )
+            consumer.subscribe([topic.value for topic in topics])
+            return _KafkaSubscription(self, consumer)
+
+    def ensure_topics(self, topics: Iterable[Topic] = tuple(Topic)) -> None:
+        """Create those of `topics` that are missing and wait until all can be used.
+
+        Raises:
+            BusUnavailable: the broker does not answer, or a topic is missing and may not be
+                created.
+        """
+        wanted = {topic.value: topic for topic in topics}
+        with self.errors("looking for topics"), closing(self._connect(KafkaAdminClient)) as admin:
+            missing = [
+                found["name"]
+                for found in admin.describe_topics(list(wanted))
+                if found["error_code"] == kafka_errors.UnknownTopicOrPartitionError.errno
+            ]
+            if missing and not self._create_topics:
+                raise BusUnavailable(
+                    f"{self._name} has no topic {', '.join(missing)}; create it, or permit that "
+                    "with create_topics=true"
+                )
+            if missing:
+                answer = admin.create_topics(
+                    dict.fromkeys(missing, self._topic_options), raise_errors=False
+                )
+                for created in answer["topics"]:
+                    error = kafka_errors.for_code(created["error_code"])
+                    # Another process may have been faster.
+                    if error not in (kafka_errors.NoError, kafka_errors.TopicAlreadyExistsError):
+                        raise error(created["name"])
+            admin.wait_for_topics(list(wanted), timeout_ms=self.timeout_ms)
+        self._known_topics.update(wanted.values())
+
+    def check(self) -> str:
+        """The cluster's id and how many brokers it has."""
+        with self.errors("its description"), closing(self._connect(KafkaAdminClient)) as admin:
+            cluster = admin.describe_cluster()
+        return f"{self._name}, cluster {cluster['cluster_id']}, {len(cluster['brokers'])} brokers"
+
+    def close(self) -> None:
+        """Close the producer; listeners and subscriptions are closed by those who opened them."""
+        with self._lock:
+            self._closed = True
+            producer, self._producer = self._producer, None
+        if producer is not None:
+            with suppress(kafka_errors.KafkaError):
+                producer.close(timeout=self._timeout_s)
+
+    def partitions_of(self, topic: Topic) -> list[TopicPartition]:
+        """All partitions of a topic that exists, as last heard from the broker."""
+        numbers = self._connected_producer().partitions_for(topic.value)
+        return [TopicPartition(topic.value, number) for number in sorted(numbers)]
+
+    def _ensure(self, topics: Iterable[Topic]) -> None:
+        if unknown := [topic for topic in topics if topic not in self._known_topics]:
+            self.ensure_topics(unknown)
+
+    def _connected_producer(self) -> KafkaProducer:
+        # Whoever finds the lock taken waits for a connection that is being made.
+        if not self._lock.acquire(timeout=self._timeout_s):
+            raise kafka_errors.KafkaTimeoutError("no connection yet")
+        try:
+            if self._closed:
+                raise BusUnavailable("the bus is closed; make a new one")
+            if self._producer is None:
+                self._producer = self._connect(
+                    KafkaProducer,
+                    acks="all",
+                    enable_idempotence=True,
+                    allow_auto_create_topics=False,
+                    max_block_ms=self.timeout_ms,
+                    delivery_timeout_ms=self.timeout_ms,
+                    max_request_size=_MAX_REQUEST_BYTES,
+                )
+            return self._producer
+        finally:
+            self._lock.release()
+
+    def _discard(self, producer: KafkaProducer) -> None:
+        """Begin anew after a failure: an idempotent producer may be beyond recovery."""
+        with self._lock:
+            if self._producer is producer:
+                self._producer = None
+        with suppress(kafka_errors.KafkaError):
+            producer.close(timeout=0)
+
+    def _connect(self, client: Callable[..., Any], **options: Any) -> Any:
+        """A client of the library that has spoken to a broker."""
+        self._require_reachable()
+        made: list[KafkaNetClient] = []
+
+        def remember(**settings: Any) -> KafkaNetClient:
+            made.append(KafkaNetClient(**settings))
+            return made[-1]
+
+        try:
+            return client(kafka_client=remember, **self._options, **options)
+        except BaseException:
+            # The library leaves the thread of a client that could not connect running for ever.
+            for net in made:
+                net.close()
+            raise
+
+    def _require_reachable(self) -> None:
+        # The library retries for its whole time limit even when nothing listens at the address.
+        for server in self._servers:
+            host, _, port = server.rpartition(":")
+            try:
+                socket.create_connection((host.strip("[]"), int(port)), self._timeout_s).close()
+            except OSError as error:
+                unreachable = error
+            else:
+                return
+        raise unreachable
+
+    @contextmanager
+    def errors(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except (kafka_errors.KafkaError, OSError) as error:
+            raise BusUnavailable(
+                f"{self._name} failed at {what}: {type(error).__name__}; "
+                "see whether it runs, its address, and the security settings"
+            ) from error
+
+
+_CONSUMER: dict[str, Any] = {
+    "enable_auto_commit": False,
+    # Where no position is known: new groups, and partitions that a topic got after `listen`.
+    "auto_offset_reset": "earliest",
+    "allow_auto_create_topics": False,
+}
+
+
+class _KafkaListener(Listener):
+    def __init__(self, bus: KafkaBus, consumer: KafkaConsumer, topic: Topic) -> None:
+        self._bus = bus
+        self._consumer = consumer
+        self._topic = topic
+        self._partitions = bus.partitions_of(topic)
+        self._looked_at = bus.clock.monotonic()
+        consumer.assign(self._partitions)
+        ends = consumer.end_offsets(self._partitions, timeout_ms=bus.timeout_ms)
+        for partition, offset in ends.items():
+            consumer.seek(partition, offset)
+
+    def poll(self, timeout_s: float) -> list[Envelope]:
+        with self._bus.errors(f"listening to {self._topic}"):
+            self._look_for_partitions()
+            records = self._consumer.poll(timeout_ms=int(timeout_s * 1000))
+        heard = []
+        for record in _in_order(records):
+            with suppress(MalformedMessage):
+                heard.append(Envelope.decode(record.value or b""))
+        return heard
+
+    def close(self) -> None:
+        self._consumer.close(autocommit=False, timeout_ms=self._bus.timeout_ms)
+
+    def _look_for_partitions(self) -> None:
+        now = self._bus.clock.monotonic()
+        if now - self._looked_at < _DISCOVERY_S:
+            return
+        self._looked_at = now
+        partitions = self._bus.partitions_of(self._topic)
+        if len(partitions) > len(self._partitions):
+            self._partitions = partitions
+            self._consumer.assign(partitions)  # those that it had keep their positions
+
+
+class _KafkaSubscription(Subscription):
+    def __init__(self, bus: KafkaBus, consumer: KafkaConsumer) -> None:
+        self._bus = bus
+        self._consumer = consumer
+
+    def poll(self, timeout_s: float) -> list[Delivery]:
+        with self._bus.errors("reading for a group"):
+            records = self._consumer.poll(timeout_ms=int(timeout_s * 1000))
+        return [
+            Delivery.of(Topic(record.topic), record.value or b"") for record in _in_order(records)
+        ]
+
+    def commit(self) -> None:
+        with self._bus.errors("committing"):
+            try:
+                self._consumer.commit(timeout_ms=self._bus.timeout_ms)
+            except _GROUP_CHANGED as error:
+                log.info("commit refused, messages come again", extra={"reason": str(error)})
+
+    def close(self) -> None:
+        with suppress(kafka_errors.KafkaError):
+            self._consumer.close(autocommit=False, timeout_ms=self._bus.timeout_ms)
+
+
+def _in_order(records: dict[TopicPartition, list[Any]]) -> Iterator[Any]:
+    for partition in records.values():
+        yield from partition
+
+
+def _parse_bool(text: str) -> bool:
+    if text.lower() not in {"true", "false"}:
+        raise ValueError(f"{text!r} is neither true nor false")
+    return text.lower() == "true"
