@@ -303,7 +303,7 @@ def folder_of(server: Server) -> Path:
     """The server's data folder; outside a checkout that its unprivileged user cannot enter."""
     base = places.DATA
     if os.geteuid() == 0 and not places.reachable_by_others(base / "any"):
-        base = Path("/var/lib/overproof-test-servers") / places.checkout_id()
+        base = places.OPEN_DATA / places.checkout_id()
     return base / server.name
 
 

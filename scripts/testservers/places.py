@@ -12,6 +12,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 DATA = ROOT / ".servers"
 LOGS = DATA / "logs"
+# Data of servers that refuse to run as root, where others cannot enter the checkout.
+OPEN_DATA = Path("/var/lib/overproof-test-servers")
 
 
 def _is_writable(folder: str) -> bool:
@@ -38,8 +40,8 @@ def cache() -> Path:
 
 
 def checkout_id() -> str:
-    """Tells this checkout from others on the same machine."""
-    return hashlib.sha256(str(ROOT).encode()).hexdigest()[:8]
+    """Tells this checkout's servers from others on the same machine."""
+    return hashlib.sha256(str(DATA).encode()).hexdigest()[:8]
 
 
 def environment(**extra: str) -> dict[str, str]:

@@ -119,6 +119,7 @@ def spawn(
             start_new_session=True,
             **_as_user(user),
         )
+    child.returncode = 0  # it is meant to outlive this process: keeps Popen from complaining
     ticks = _started_ticks(child.pid)
     if ticks is None:
         raise ServerError(f"{command[0]} ended at once: see {log}")
