@@ -38,7 +38,7 @@ class Delivery:
 
 
 class Listener(ABC):
-    """Hears announcements of one topic. Not thread-safe; close it when done."""
+    """Hears announcements of its topics. Not thread-safe; close it when done."""
 
     @abstractmethod
     def poll(self, timeout_s: float) -> list[Envelope]:
@@ -99,7 +99,7 @@ class Bus(ABC):
         """As `publish`, with bytes as they are: for dead letters and their replay."""
 
     @abstractmethod
-    def listen(self, topic: Topic) -> Listener:
+    def listen(self, *topics: Topic) -> Listener:
         """A listener that hears every message from now on; it is ready when this returns.
 
         Raises:

@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 # Kafka itself caps a message at 1 MB by default; the cap that is meant to bind is the broker's.
 _MAX_REQUEST_BYTES = 8 << 20
 # How often listeners look whether a topic has more partitions than before.
-_DISCOVERY_S = 30.0
+DISCOVERY_S = 30.0
 
 # A commit refused for these says that members of the group changed: messages come again.
 _GROUP_CHANGED = (
@@ -148,7 +148,7 @@ class KafkaBus(Bus):
             "request_timeout_ms": self.timeout_ms // 2,
             # The library's 30 s would leave workers deaf that long after a restart of the broker.
             "reconnect_backoff_max_ms": 1000,
-            "metadata_max_age_ms": int(_DISCOVERY_S * 1000),
+            "metadata_max_age_ms": int(DISCOVERY_S * 1000),
             **security.options(),
         }
         self._lock = threading.Lock()
@@ -226,13 +226,13 @@ class KafkaBus(Bus):
                 self._discard(producer)
                 raise
 
-    def listen(self, topic: Topic) -> Listener:
+    def listen(self, *topics: Topic) -> Listener:
         """A consumer of all partitions, placed at their ends."""
-        self._ensure([topic])
-        with self.errors(f"listening to {topic}"):
+        self._ensure(topics)
+        with self.errors(f"listening to {', '.join(topics)}"):
             consumer = self._connect(KafkaConsumer, **_CONSUMER)
             try:
-                return _KafkaListener(self, consumer, topic)
+                return _KafkaListener(self, consumer, topics)
             except BaseException:
                 consumer.close(autocommit=False, timeout_ms=0)
                 raise
@@ -296,10 +296,14 @@ class KafkaBus(Bus):
             with suppress(kafka_errors.KafkaError):
                 producer.close(timeout=self._timeout_s)
 
-    def partitions_of(self, topic: Topic) -> list[TopicPartition]:
-        """All partitions of a topic that exists, as last heard from the broker."""
-        numbers = self._connected_producer().partitions_for(topic.value)
-        return [TopicPartition(topic.value, number) for number in sorted(numbers)]
+    def partitions_of(self, *topics: Topic) -> list[TopicPartition]:
+        """All partitions of topics that exist, as last heard from the broker."""
+        producer = self._connected_producer()
+        return [
+            TopicPartition(topic.value, number)
+            for topic in topics
+            for number in sorted(producer.partitions_for(topic.value))
+        ]
 
     def _ensure(self, topics: Iterable[Topic]) -> None:
         if unknown := [topic for topic in topics if topic not in self._known_topics]:
@@ -383,11 +387,11 @@ _CONSUMER: dict[str, Any] = {
 
 
 class _KafkaListener(Listener):
-    def __init__(self, bus: KafkaBus, consumer: KafkaConsumer, topic: Topic) -> None:
+    def __init__(self, bus: KafkaBus, consumer: KafkaConsumer, topics: tuple[Topic, ...]) -> None:
         self._bus = bus
         self._consumer = consumer
-        self._topic = topic
-        self._partitions = bus.partitions_of(topic)
+        self._topics = topics
+        self._partitions = bus.partitions_of(*topics)
         self._looked_at = bus.clock.monotonic()
         consumer.assign(self._partitions)
         ends = consumer.end_offsets(self._partitions, timeout_ms=bus.timeout_ms)
@@ -395,7 +399,7 @@ class _KafkaListener(Listener):
             consumer.seek(partition, offset)
 
     def poll(self, timeout_s: float) -> list[Envelope]:
-        with self._bus.errors(f"listening to {self._topic}"):
+        with self._bus.errors(f"listening to {', '.join(self._topics)}"):
             self._look_for_partitions()
             records = self._consumer.poll(timeout_ms=int(timeout_s * 1000))
         heard = []
@@ -409,10 +413,10 @@ class _KafkaListener(Listener):
 
     def _look_for_partitions(self) -> None:
         now = self._bus.clock.monotonic()
-        if now - self._looked_at < _DISCOVERY_S:
+        if now - self._looked_at < DISCOVERY_S:
             return
         self._looked_at = now
-        partitions = self._bus.partitions_of(self._topic)
+        partitions = self._bus.partitions_of(*self._topics)
         if len(partitions) > len(self._partitions):
             self._partitions = partitions
             self._consumer.assign(partitions)  # those that it had keep their positions
@@ -422,20 +426,25 @@ class _KafkaSubscription(Subscription):
     def __init__(self, bus: KafkaBus, consumer: KafkaConsumer) -> None:
         self._bus = bus
         self._consumer = consumer
+        self._has_uncommitted = False
 
     def poll(self, timeout_s: float) -> list[Delivery]:
         with self._bus.errors("reading for a group"):
             records = self._consumer.poll(timeout_ms=int(timeout_s * 1000))
+        self._has_uncommitted = self._has_uncommitted or bool(records)
         return [
             Delivery.of(Topic(record.topic), record.value or b"") for record in _in_order(records)
         ]
 
     def commit(self) -> None:
+        if not self._has_uncommitted:
+            return
         with self._bus.errors("committing"):
             try:
                 self._consumer.commit(timeout_ms=self._bus.timeout_ms)
             except _GROUP_CHANGED as error:
                 log.info("commit refused, messages come again", extra={"reason": str(error)})
+        self._has_uncommitted = False
 
     def close(self) -> None:
         with suppress(kafka_errors.KafkaError):

@@ -51,9 +51,9 @@ class MemoryBus(Bus):
             self._kept.logs[topic].append(raw)
             self._kept.changed.notify_all()
 
-    def listen(self, topic: Topic) -> Listener:
-        """A position at the end of the topic."""
-        return _MemoryListener(self._kept, topic, self._drop)
+    def listen(self, *topics: Topic) -> Listener:
+        """A position at the end of each topic."""
+        return _MemoryListener(self._kept, topics, self._drop)
 
     def subscribe(self, *topics: Topic, group: Group) -> Subscription:
         """A member of the group, which reads a topic once it is the first."""
@@ -135,14 +135,13 @@ class _Kept:
 
 
 class _MemoryListener(Listener):
-    def __init__(self, kept: _Kept, topic: Topic, drop: Drop | None) -> None:
+    def __init__(self, kept: _Kept, topics: tuple[Topic, ...], drop: Drop | None) -> None:
         self._kept = kept
-        self._topic = topic
         self._drop = drop
         self._closed = False
         with kept.changed:
             kept.refuse_if_closed()
-            self._position = kept.logs[topic].end
+            self._positions = {topic: kept.logs[topic].end for topic in topics}
 
     def poll(self, timeout_s: float) -> list[Envelope]:
         heard = []
@@ -161,8 +160,11 @@ class _MemoryListener(Listener):
     def _take(self) -> list[tuple[Topic, bytes]]:
         if self._closed:
             raise BusUnavailable("this listener is closed; make a new one")
-        messages, self._position = self._kept.logs[self._topic].read(self._position)
-        return [(self._topic, raw) for raw in messages]
+        taken = []
+        for topic, position in self._positions.items():
+            messages, self._positions[topic] = self._kept.logs[topic].read(position)
+            taken += [(topic, raw) for raw in messages]
+        return taken
 
 
 class _MemorySubscription(Subscription):
