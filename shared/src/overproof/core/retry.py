@@ -17,3 +17,6 @@ class RetryPolicy:
     def delay_s(self, attempt: int) -> float:
         """Seconds from the end of attempt number `attempt` (from 1) to the next."""
         return min(self.cap_s, self.base_s * self.factor ** (attempt - 1))
+
+
+DEFAULT_RETRY = RetryPolicy()

@@ -1,0 +1,221 @@
+"""The tables, and nothing about how they are used. Times are seconds since the epoch.
+
+Who writes what: submissions insert `jobs`, `units` and the interest in them; whoever holds a
+job's token moves it; `metric_values` belongs to the aggregator alone.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import (
+    JSON,
+    Boolean,
+    CheckConstraint,
+    Column,
+    Double,
+    ForeignKey,
+    Index,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    Text,
+    UniqueConstraint,
+    false,
+    text,
+)
+
+from overproof.core.states import JobKind, JobState, UnitState
+
+metadata = MetaData(
+    naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "ck": "ck_%(table_name)s_%(constraint_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_N_name)s_%(referred_table_name)s",
+        "pk": "pk_%(table_name)s",
+    }
+)
+
+
+def _one_of(column: str, values: type[JobKind] | type[JobState] | type[UnitState]) -> str:
+    return f"{column} IN ({', '.join(repr(value.value) for value in values)})"
+
+
+experiments = Table(
+    "experiments",
+    metadata,
+    Column("id", String(40), primary_key=True),
+    Column("name", String(100), nullable=False),
+    Column("spec", JSON, nullable=False),
+    Column("priority", Integer, nullable=False),
+    Column("quota", Integer),
+    Column("cancelled", Boolean, nullable=False, server_default=false()),
+    Column("created_at", Double, nullable=False, index=True),
+)
+
+groups = Table(
+    "groups",
+    metadata,
+    Column("id", String(40), primary_key=True),
+    Column("body", JSON, nullable=False),
+)
+
+jobs = Table(
+    "jobs",
+    metadata,
+    Column("id", String(40), primary_key=True),
+    Column("kind", String(10), nullable=False),
+    Column("task", String(100), nullable=False),
+    Column("spec", Text, nullable=False),  # JobSpec as JSON; text, so that it is parsed once only
+    Column("label", Text, nullable=False),
+    Column("unit_count", Integer, nullable=False),
+    Column("state", String(10), nullable=False),
+    # Raised by every claim and by every way out of a terminal state: the fence of a claim.
+    Column("token", Integer, nullable=False, server_default=text("0")),
+    Column("attempt", Integer, nullable=False, server_default=text("0")),
+    Column("priority", Integer, nullable=False),
+    Column("due_at", Double, nullable=False),
+    Column("owner", Text),
+    Column("lease_until", Double),
+    Column("progress", JSON),
+    Column("error", Text),
+    Column("created_at", Double, nullable=False),
+    Column("started_at", Double),
+    Column("ended_at", Double),
+    CheckConstraint(_one_of("kind", JobKind), name="kind"),
+    CheckConstraint(_one_of("state", JobState), name="state"),
+    CheckConstraint("state <> 'RUNNING' OR lease_until IS NOT NULL", name="lease"),
+)
+
+# The order in which jobs are claimed; finished jobs are not in it, so it stays small.
+Index(
+    "ix_jobs_queue",
+    jobs.c.kind,
+    jobs.c.priority.desc(),
+    jobs.c.due_at,
+    sqlite_where=text("state IN ('READY', 'RUNNING')"),
+    postgresql_where=text("state IN ('READY', 'RUNNING')"),
+)
+Index("ix_jobs_state", jobs.c.state, jobs.c.created_at)
+
+units = Table(
+    "units",
+    metadata,
+    Column("id", String(40), primary_key=True),
+    Column("kind", String(10), nullable=False),
+    Column("task", String(100), nullable=False),
+    Column("body", JSON, nullable=False),
+    Column("group_id", ForeignKey("groups.id"), index=True),
+    # The one job that carries it, for ever.
+    Column("job_id", ForeignKey("jobs.id"), nullable=False, index=True),
+    Column("state", String(10), nullable=False),
+    Column("token", Integer, nullable=False, server_default=text("0")),
+    Column("result", JSON, nullable=False),
+    Column("aggregated", Boolean, nullable=False, server_default=false()),
+    CheckConstraint(_one_of("state", UnitState), name="state"),
+)
+
+Index(
+    "ix_units_to_aggregate",
+    units.c.group_id,
+    sqlite_where=text("state = 'DONE' AND NOT aggregated"),
+    postgresql_where=text("state = 'DONE' AND NOT aggregated"),
+)
+
+job_inputs = Table(
+    "job_inputs",
+    metadata,
+    Column("job_id", ForeignKey("jobs.id"), primary_key=True),
+    Column("unit_id", ForeignKey("units.id"), primary_key=True, index=True),
+)
+
+experiment_units = Table(
+    "experiment_units",
+    metadata,
+    Column("experiment_id", ForeignKey("experiments.id"), primary_key=True),
+    Column("unit_id", ForeignKey("units.id"), primary_key=True, index=True),
+)
+
+# Interest: a job is wanted while one row of it is not withdrawn.
+experiment_jobs = Table(
+    "experiment_jobs",
+    metadata,
+    Column("experiment_id", ForeignKey("experiments.id"), primary_key=True),
+    Column("job_id", ForeignKey("jobs.id"), primary_key=True, index=True),
+    Column("withdrawn", Boolean, nullable=False, server_default=false()),
+)
+
+attempts = Table(
+    "attempts",
+    metadata,
+    Column("job_id", ForeignKey("jobs.id"), primary_key=True),
+    Column("token", Integer, primary_key=True),
+    Column("attempt", Integer, nullable=False),
+    Column("owner", Text, nullable=False),
+    Column("started_at", Double, nullable=False),
+    Column("ended_at", Double),
+    Column("outcome", String(10)),
+    Column("failure", JSON(none_as_null=True)),
+    Column("facts", JSON, nullable=False),
+)
+
+metric_values = Table(
+    "metric_values",
+    metadata,
+    Column("subject", String(40), primary_key=True),
+    Column("metric", String(100), primary_key=True),
+    Column("slice", Text, primary_key=True),
+    Column("group_id", ForeignKey("groups.id"), nullable=False, index=True),
+    Column("scope", String(20), nullable=False),
+    Column("value", Double),
+    Column("unit", String(40), nullable=False),
+    Column("present", Integer, nullable=False),
+    Column("expected", Integer, nullable=False),
+    Column("low", Double),
+    Column("high", Double),
+    Column("reason", Text),
+)
+
+kind_controls = Table(
+    "kind_controls",
+    metadata,
+    Column("kind", String(10), primary_key=True),
+    Column("paused", Boolean, nullable=False, server_default=false()),
+    Column("failures_in_a_row", Integer, nullable=False, server_default=text("0")),
+    Column("breaker_open", Boolean, nullable=False, server_default=false()),
+)
+
+dead_letters = Table(
+    "dead_letters",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=True),
+    Column("topic", String(100), nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("report", Text, nullable=False),
+    Column("sha256", String(64), nullable=False),
+    Column("size_bytes", Integer, nullable=False),
+    Column("job_id", Text),  # as the message said, so not a key
+    Column("received_at", Double, nullable=False),
+    Column("replayed_at", Double),
+    UniqueConstraint("topic", "sha256"),
+)
+
+assets = Table(
+    "assets",
+    metadata,
+    Column("kind", String(20), primary_key=True),
+    Column("name", String(100), primary_key=True),
+    Column("version", String(64), primary_key=True),
+    Column("ref", JSON, nullable=False),
+    Column("facts", JSON, nullable=False),
+    Column("created_at", Double, nullable=False),
+)
+
+workers = Table(
+    "workers",
+    metadata,
+    Column("owner", String(200), primary_key=True),
+    Column("kind", String(20), nullable=False),
+    Column("seen_at", Double, nullable=False),
+    Column("job_id", Text),
+)
