@@ -19,6 +19,7 @@ OverproofError
 │   ├── ArtifactMissing       a manifest names a file that is not there
 │   ├── ArtifactCorrupt       a file does not have the hash its manifest says
 │   ├── OutOfMemory           the device had too little memory
+│   ├── TimeLimitExceeded     an attempt took longer than it may; the next one resumes it
 │   └── WorkerLost            the process that ran a job died
 ├── StopSignal                not failures: the job was asked to stop
 │   ├── JobCancelled
@@ -136,6 +137,10 @@ class ArtifactCorrupt(TransientError):
 
 class OutOfMemory(TransientError):
     """The device ran out of memory."""
+
+
+class TimeLimitExceeded(TransientError):
+    """An attempt took longer than the worker allows."""
 
 
 class WorkerLost(TransientError):

@@ -46,6 +46,10 @@ class ArtifactStore(ABC):
         """The bytes of a small object (manifest, checkpoint index), None when absent."""
 
     @abstractmethod
+    def size_bytes(self, key: str) -> int | None:
+        """How many bytes the object has, None when absent."""
+
+    @abstractmethod
     def exists(self, key: str) -> bool:
         """Whether the key is there."""
 

@@ -93,10 +93,14 @@ class DirectoryStore(ArtifactStore):
         with self._opened(key) as file:
             return None if file is None else file.read()
 
+    def size_bytes(self, key: str) -> int | None:
+        """The size of the file, None when absent."""
+        with self._opened(key) as file:
+            return None if file is None else os.fstat(file.fileno()).st_size
+
     def exists(self, key: str) -> bool:
         """Whether the key is there."""
-        with self._opened(key) as file:
-            return file is not None
+        return self.size_bytes(key) is not None
 
     def keys(self, prefix: str) -> Iterator[str]:
         """Keys that begin with the folder `prefix`, sorted."""

@@ -189,18 +189,21 @@ class S3Store(ArtifactStore):
                 response.release_conn()
         return data
 
-    def exists(self, key: str) -> bool:
-        """Whether the key is there."""
+    def size_bytes(self, key: str) -> int | None:
+        """The size of the object, None when absent."""
         checked_key(key)
         with self._errors(f"artifact {key}"):
             self._ensure_bucket()
             try:
-                self._client.stat_object(self._bucket, key)
+                return cast(int, self._client.stat_object(self._bucket, key).size)
             except S3Error as error:
                 if error.code not in _ABSENT:
                     raise
-                return False
-        return True
+                return None
+
+    def exists(self, key: str) -> bool:
+        """Whether the key is there."""
+        return self.size_bytes(key) is not None
 
     def keys(self, prefix: str) -> Iterator[str]:
         """Keys that begin with the folder `prefix`, sorted."""

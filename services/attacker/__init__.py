@@ -1,0 +1,1 @@
+"""The attacker service: entry point only, all logic is in the library."""

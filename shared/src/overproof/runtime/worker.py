@@ -1,0 +1,200 @@
+"""The worker: finds a job, has it run, ends it, and looks for the next one."""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import secrets
+import socket
+import threading
+from collections.abc import Sequence
+
+from overproof.bus.base import Listener
+from overproof.bus.envelope import MessageType
+from overproof.bus.topics import Topic
+from overproof.core.clock import Clock, SystemClock
+from overproof.core.ids import JobId
+from overproof.core.states import JobKind, StopReason
+from overproof.errors import BusUnavailable, DatabaseUnavailable
+from overproof.results.views import Claim
+from overproof.runtime.executor import Executor
+from overproof.runtime.hooks import Hooks
+from overproof.runtime.running import RunningJob
+from overproof.runtime.settings import Settings
+from overproof.runtime.wiring import Backends
+
+_log = logging.getLogger(__name__)
+
+# How long one turn may wait: a request to stop is noticed at the latest after this.
+_TURN_S = 0.25
+
+
+class Worker:
+    """Runs one job at a time, of one kind or of several.
+
+    It claims at start, on each announcement, after each job, and every `sweep_s` regardless, since
+    an announcement may be lost. `step` is the whole loop body; nothing in it blocks for longer
+    than it is allowed to, and calls of back-ends bring their own time limits.
+
+    Args:
+        kinds: what it claims; the first kind that has a job wins, unless one is announced.
+        backends: shared with others of the process.
+        executor: its own; closed by `run`.
+        settings: times and limits.
+        owner: unique name among all workers; made up from host and process when empty.
+        clock: for all waiting.
+        hooks: called around the steps.
+        jitter: spreads the sweeps of many workers over time.
+    """
+
+    def __init__(
+        self,
+        kinds: Sequence[JobKind],
+        backends: Backends,
+        executor: Executor,
+        *,
+        settings: Settings,
+        owner: str = "",
+        clock: Clock | None = None,
+        hooks: Hooks | None = None,
+        jitter: random.Random | None = None,
+    ) -> None:
+        self._kinds = tuple(kinds)
+        self._backends = backends
+        self._executor = executor
+        self._settings = settings
+        self._owner = owner or f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
+        self._clock = clock or SystemClock()
+        self._hooks = hooks or Hooks()
+        self._jitter = jitter or random.Random()
+        self._listener: Listener | None = None
+        self._running: RunningJob | None = None
+        self._stop = threading.Event()
+        now = self._clock.monotonic()
+        self._claim_at = now
+        self._beat_at = now
+        self._idle_since = now
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it runs no job."""
+        return self._running is None
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether it was asked to stop, or was idle for too long, and has nothing left to do."""
+        if not self.is_idle:
+            return False
+        idle_s = self._clock.monotonic() - self._idle_since
+        limit_s = self._settings.idle_exit_s
+        return self._stop.is_set() or (limit_s is not None and idle_s >= limit_s)
+
+    def request_stop(self) -> None:
+        """Claim no more; a running job checkpoints and goes back to READY."""
+        self._stop.set()
+
+    def run(self) -> None:
+        """Work until stopped; then everything of this worker is closed."""
+        try:
+            while not self.is_finished:
+                self.step(_TURN_S)
+        finally:
+            if self._running is not None:
+                self._running.abandon()
+            self._executor.close()
+            if self._listener is not None:
+                self._listener.close()
+
+    def step(self, wait_s: float = 0.0) -> None:
+        """One turn of the loop, waiting up to `wait_s` for something to happen."""
+        self._hooks.after_turn()
+        self._beat()
+        if self._running is None:
+            self._look_for_work(wait_s)
+            return
+        if self._stop.is_set() and not self._running.is_stopping:
+            self._running.request_stop(StopReason.SHUTDOWN)
+        if self._running.step(wait_s):
+            self._running = None
+            self._idle_since = self._claim_at = self._clock.monotonic()
+
+    # ---- idle --------------------------------------------------------------------------------
+
+    def _look_for_work(self, wait_s: float) -> None:
+        if self._stop.is_set():
+            return
+        announced: tuple[JobKind, JobId] | None = None
+        left_s = self._claim_at - self._clock.monotonic()
+        if left_s > 0:
+            self._executor.prepare()
+            announced = self._listen(min(wait_s, left_s))
+            if announced is None:
+                return
+        elif self._listener is None:
+            # Before the first claim: what is announced after it is heard.
+            self._listen(0.0)
+        claim = self._claim(announced)
+        if claim is not None:
+            self._running = RunningJob(
+                claim,
+                backends=self._backends,
+                executor=self._executor,
+                settings=self._settings,
+                clock=self._clock,
+                hooks=self._hooks,
+            )
+
+    def _listen(self, wait_s: float) -> tuple[JobKind, JobId] | None:
+        """The last job of our kinds that was announced meanwhile."""
+        try:
+            if self._listener is None:
+                topics = [Topic.jobs(kind) for kind in self._kinds]
+                self._listener = self._backends.bus.listen(*topics)
+            envelopes = self._listener.poll(wait_s)
+        except BusUnavailable as error:
+            # The sweep finds all work meanwhile, only later.
+            _log.warning("no announcements: %s", error)
+            self._hooks.after_outage("bus")
+            self._stop.wait(wait_s)
+            return None
+        for envelope in reversed(envelopes):
+            if envelope.type is MessageType.JOB_READY and envelope.kind in self._kinds:
+                return envelope.kind, JobId(envelope.job_id)
+        return None
+
+    def _claim(self, announced: tuple[JobKind, JobId] | None) -> Claim | None:
+        spread = self._jitter.uniform(0.75, 1.25)
+        self._claim_at = self._clock.monotonic() + self._settings.sweep_s * spread
+        kind_first, prefer = announced or (None, None)
+        try:
+            # `sorted` is stable: apart from the announced kind their order stays.
+            for kind in sorted(self._kinds, key=lambda each: each is not kind_first):
+                claim = self._backends.repository.claim(
+                    kind,
+                    owner=self._owner,
+                    ttl_s=self._settings.lease_ttl_s,
+                    prefer=prefer if kind is kind_first else None,
+                )
+                self._hooks.after_answer()
+                if claim is not None:
+                    return claim
+        except DatabaseUnavailable as error:
+            _log.warning("nothing claimed: %s", error)
+            self._hooks.after_outage("database")
+        return None
+
+    def _beat(self) -> None:
+        """Show the worker in lists; nothing depends on it."""
+        now = self._clock.monotonic()
+        if now < self._beat_at:
+            return
+        self._beat_at = now + self._settings.lease_ttl_s / 3
+        try:
+            self._backends.repository.heartbeat(
+                self._owner,
+                ",".join(self._kinds),
+                None if self._running is None else self._running.claim.job_id,
+            )
+        except DatabaseUnavailable:
+            self._hooks.after_outage("database")
