@@ -7,7 +7,7 @@ import re
 import pytest
 from plotly.offline import get_plotlyjs
 
-from overproof.catalog.slices import Semantics
+from overproof.core.semantics import Semantics
 from overproof.report.figures import clean_against_robust, drop_rate_by_images
 from overproof.report.figures import robust_accuracy_by_epsilon as by_epsilon
 from overproof.report.page import Provenance, render_page

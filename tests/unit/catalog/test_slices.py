@@ -3,7 +3,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from overproof.catalog.attacks import ATTACKS
-from overproof.catalog.slices import Semantics, Slice, cell_label, plugin_label
+from overproof.catalog.slices import Slice, cell_label, plugin_label
+from overproof.core.semantics import Semantics
 from overproof.core.spec import PluginRef
 
 

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from overproof.catalog.slices import Semantics
+from overproof.core.semantics import Semantics
 from overproof.evaluation.intervals import mean_and_ci
 from overproof.evaluation.robustness import (
     CellCounts,

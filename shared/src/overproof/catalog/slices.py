@@ -8,27 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Self
 
 from overproof.catalog.attacks import ATTACKS
 from overproof.core.registry import Registry
+from overproof.core.semantics import Semantics
 from overproof.core.spec import PluginRef, Scalar
 from overproof.core.threat import epsilon_value
 from overproof.errors import UnknownPlugin
-
-
-class Semantics(StrEnum):
-    """Which samples count as robust; for one cell always S2 ≤ S3 ≤ S1.
-
-    Source: DD-RobustBench, whose FGSM, PGD, CW, VMIFGSM and Jitter report S1 and whose AutoAttack
-    reports S2.
-    """
-
-    S1 = "S1"  # right on the last iterate, whether or not right on the clean image
-    S2 = "S2"  # right on the clean image and on every iterate
-    S3 = "S3"  # right on the clean image and on the last iterate
-
 
 ALL = ""  # the slice of numbers that are not restricted, such as clean accuracy
 

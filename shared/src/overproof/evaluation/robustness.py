@@ -10,7 +10,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from overproof.catalog.slices import ALL, Semantics
+from overproof.catalog.slices import ALL
+from overproof.core.semantics import Semantics
 from overproof.evaluation.intervals import mean_and_ci
 
 

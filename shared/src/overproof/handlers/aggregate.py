@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from overproof.catalog.metrics import METRICS, MetricInfo, metric
-from overproof.catalog.slices import Semantics, cell_label
+from overproof.catalog.slices import cell_label
 from overproof.core.canonical import canonical_json
 from overproof.core.ids import GroupId, UnitId, group_id_of
+from overproof.core.semantics import Semantics
 from overproof.core.spec import CellBody
 from overproof.core.states import JobKind, UnitState
 from overproof.evaluation.robustness import (

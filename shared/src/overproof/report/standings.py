@@ -16,8 +16,9 @@ from overproof.catalog.distillation import DISTILLATION
 from overproof.catalog.metrics import CLEAN_ACCURACY, DROP_RATE, ROBUST_ACCURACY
 from overproof.catalog.models import MODELS
 from overproof.catalog.protocols import PROTOCOLS
-from overproof.catalog.slices import ALL, Semantics, Slice, plugin_label
+from overproof.catalog.slices import ALL, Slice, plugin_label
 from overproof.core.registry import Registry
+from overproof.core.semantics import Semantics
 from overproof.core.spec import PluginRef
 from overproof.core.threat import epsilon_value
 from overproof.results.views import LeaderboardRow, MetricRow

@@ -1,0 +1,164 @@
+"""Numbers for people: the leaderboard, the page, the dashboard."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from overproof.cli.backends import open_repository
+from overproof.cli.output import WRONG_USE, JsonOption, print_json, print_table, say, warn
+from overproof.core.clock import SystemClock
+from overproof.core.semantics import Semantics
+
+if TYPE_CHECKING:
+    from overproof.core.ids import ExperimentId
+    from overproof.report.page import Provenance
+    from overproof.results.repository import ResultsRepository
+
+Of = Annotated[
+    str | None,
+    typer.Argument(metavar="[EXPERIMENT]", help="Only its groups.", show_default=False),
+]
+SemanticsOption = Annotated[
+    Semantics, typer.Option(help="Which samples count as robust; S2 is the worst case.")
+]
+
+
+def leaderboard(
+    experiment: Of = None, semantics: SemanticsOption = Semantics.S2, as_json: JsonOption = False
+) -> None:
+    """Show clean accuracy, robust accuracy and drop rate of every group of networks."""
+    with open_repository() as repository:
+        experiment_id = _checked(repository, experiment)
+        show_leaderboard(repository, experiment_id, semantics=semantics, as_json=as_json)
+
+
+def report(
+    experiment: Of = None,
+    output: Annotated[Path, typer.Option("--output", "-o", help="File to write.")] = Path(
+        "report.html"
+    ),
+    semantics: SemanticsOption = Semantics.S2,
+) -> None:
+    """Write the results as one HTML file with tables, figures and data in it."""
+    with open_repository() as repository:
+        write_report(repository, _checked(repository, experiment), output, semantics=semantics)
+    say(f"report: {output}")
+
+
+def dashboard(
+    port: Annotated[int, typer.Option(min=1, max=65535, help="Where it listens.")] = 8501,
+    host: Annotated[str, typer.Option(help="Address it listens on.")] = "127.0.0.1",
+    app: Annotated[
+        Path | None, typer.Option(help="The dashboard's app.py.", show_default=False)
+    ] = None,
+) -> None:
+    """Open the dashboard in the browser; it reads the same settings as this command."""
+    from importlib.util import find_spec
+
+    script = app or _dashboard_script()
+    if script is None or not script.is_file():
+        warn("the dashboard's app.py was not found; name it with --app PATH")
+        raise typer.Exit(WRONG_USE)
+    if find_spec("streamlit") is None:
+        warn("the dashboard needs streamlit; install what dashboard/pyproject.toml lists")
+        raise typer.Exit(WRONG_USE)
+    arguments = ["run", str(script), f"--server.port={port}", f"--server.address={host}"]
+    sys.stdout.flush()
+    os.execv(sys.executable, [sys.executable, "-m", "streamlit", *arguments])
+
+
+def show_leaderboard(
+    repository: ResultsRepository,
+    experiment_id: ExperimentId | None,
+    *,
+    semantics: Semantics = Semantics.S2,
+    as_json: bool,
+) -> None:
+    """Print the leaderboard of one experiment or of all."""
+    from overproof.report.standings import standings, to_records
+    from overproof.report.text import HEADERS, LEGEND, NUMBERS, cells, notes
+
+    rows = standings(repository.leaderboard(experiment_id), semantics)
+    if as_json:
+        print_json(to_records(rows))
+        return
+    if not rows:
+        say("no results yet")
+        return
+    print_table(HEADERS, [cells(row) for row in rows], numbers=NUMBERS)
+    say(LEGEND)
+    for note in notes(rows):
+        say(f"* {note}")
+
+
+def write_report(
+    repository: ResultsRepository,
+    experiment_id: ExperimentId | None,
+    output: Path,
+    *,
+    semantics: Semantics = Semantics.S2,
+) -> None:
+    """Write the page of one experiment, or of all, to the file `output`.
+
+    Raises:
+        InvalidData: the file cannot be written.
+    """
+    from overproof.errors import InvalidData
+    from overproof.report.page import render_page
+    from overproof.report.standings import standings
+
+    title = "Overproof"
+    if experiment_id is not None:
+        title = f"{repository.experiment(experiment_id).name} – Overproof"
+    page = render_page(
+        title,
+        standings(repository.leaderboard(experiment_id), semantics),
+        _provenance(repository, experiment_id),
+        generated_at=SystemClock().now(),
+    )
+    try:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        output.write_text(page, encoding="utf-8")
+    except OSError as error:
+        raise InvalidData(f"{output} cannot be written: {error.strerror}") from None
+
+
+def _provenance(repository: ResultsRepository, experiment_id: ExperimentId | None) -> Provenance:
+    from overproof import __version__
+    from overproof.report.page import Provenance
+
+    if experiment_id is None:
+        return Provenance(facts={"overproof": __version__})
+    experiment = repository.experiment(experiment_id)
+    units = repository.units(experiment_id)
+    facts: dict[str, set[str]] = {}
+    for job_id in sorted({unit.job_id for unit in units}):
+        for attempt in repository.attempts(job_id)[-1:]:
+            for name, value in attempt.facts.items():
+                facts.setdefault(name, set()).add(str(value))
+    shown = {name: ", ".join(sorted(values)) for name, values in sorted(facts.items())}
+    return Provenance(
+        facts={"overproof": __version__, "experiment": experiment_id, **shown},
+        spec=experiment.spec,
+        units=units,
+    )
+
+
+def _checked(repository: ResultsRepository, text: str | None) -> ExperimentId | None:
+    from overproof.core.ids import ExperimentId
+
+    return None if text is None else repository.experiment(ExperimentId(text)).experiment_id
+
+
+def _dashboard_script() -> Path | None:
+    """`dashboard/app.py` of the checkout that is worked in or that this package comes from."""
+    for folder in (Path.cwd(), *Path(__file__).resolve().parents):
+        script = folder / "dashboard" / "app.py"
+        if script.is_file():
+            return script
+    return None
