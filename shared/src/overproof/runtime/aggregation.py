@@ -108,6 +108,11 @@ class Aggregator:
         self._unhandled = []
         self._commit()
 
+    def catch_up(self) -> None:
+        """Heal and compute all that can be, now; for a process that is about to end."""
+        self._sweep()
+        self._aggregate()
+
     # ---- messages ----------------------------------------------------------------------------
 
     def _poll(self, wait_s: float) -> list[Delivery]:
@@ -217,7 +222,7 @@ class Aggregator:
         self._failed_groups = {
             group: until for group, until in self._failed_groups.items() if until > now
         }
-        while not self._stop.is_set():
+        while True:
             # Failed groups stay in the list, so it is asked for more than they are.
             found = self._backends.repository.groups_to_aggregate(_BATCH + len(self._failed_groups))
             waiting = [group for group in found if group not in self._failed_groups]

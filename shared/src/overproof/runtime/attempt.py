@@ -14,7 +14,6 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import psutil
 
 from overproof.artifacts import keys
@@ -261,12 +260,13 @@ class _Attempt:
 def clean_slate() -> None:
     """Undo what an earlier job may have left in the process, so that equal jobs stay equal.
 
-    torch is reset only if it has been imported (`Settings.preload` does that at start).
+    Libraries are reset only if they are imported; `Settings.preload` does that at start.
     """
     gc.collect()
     random.seed(0)
-    np.random.seed(0)
-    torch = sys.modules.get("torch")
+    numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
+    if numpy is not None:
+        numpy.random.seed(0)
     if torch is None:
         return
     dynamo = sys.modules.get("torch._dynamo")

@@ -19,10 +19,11 @@ from typing import BinaryIO
 
 from overproof.core.clock import SystemClock
 from overproof.runtime.attempt import AttemptRunner
+from overproof.runtime.plugins import load_plugins
 from overproof.runtime.reports import COMMANDS, JobRequest, Report, Setup, Stop
 from overproof.runtime.settings import ChildSettings
 from overproof.runtime.stopping import StopRequest
-from overproof.runtime.wiring import load_plugins, open_store
+from overproof.runtime.stores import open_store
 from overproof.runtime.workdir import remove_stale
 
 

@@ -74,7 +74,8 @@ class RunningJob:
             "attempt": claim.attempt,
         }
         self._began_at = clock.monotonic()
-        self._renew_at = self._began_at + claim.ttl_s / 3
+        self._renew_every_s = settings.renew_s or claim.ttl_s / 3
+        self._renew_at = self._began_at + self._renew_every_s
         self._progress: Progress | None = None
         self._stop_reason: StopReason | None = None
         self._kill_at = math.inf
@@ -99,11 +100,6 @@ class RunningJob:
         if self._execution is not None and self._report is None:
             self._kill_at = min(self._kill_at, now + self._settings.stop_grace_s)
             self._execution.stop(reason)
-
-    def abandon(self) -> None:
-        """Kill the job and forget it: its lease ends by itself."""
-        if self._execution is not None:
-            self._execution.kill()
 
     def step(self, wait_s: float) -> bool:
         """Go on for at most `wait_s`; whether the job is over."""
@@ -160,10 +156,10 @@ class RunningJob:
             # The job goes on: nobody else can claim it while the database is down.
             _log.warning("lease not renewed: %s", error, extra=self._fields)
             self._hooks.after_outage("database")
-            self._renew_at = now + min(_OUTAGE_PAUSE_S, self.claim.ttl_s / 3)
+            self._renew_at = now + min(_OUTAGE_PAUSE_S, self._renew_every_s)
             return True
         self._hooks.after_answer()
-        self._renew_at = now + self.claim.ttl_s / 3
+        self._renew_at = now + self._renew_every_s
         if renewal is Renewal.LOST:
             self._lose()
             return False

@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
+from urllib.parse import unquote, urlsplit
 
 from pydantic import (
     AliasChoices,
@@ -18,8 +19,6 @@ from pydantic import (
     ValidationError,
 )
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
-from sqlalchemy import URL, make_url
-from sqlalchemy.exc import ArgumentError
 
 from overproof.core.faults import faults_of
 from overproof.core.retry import RetryPolicy
@@ -160,6 +159,11 @@ class Settings(BaseSettings):
     lease_ttl_s: Seconds = Field(
         60.0, description="A worker that is silent for so long loses its job."
     )
+    renew_s: Seconds | None = Field(
+        None,
+        description="How often a worker renews its claim and writes progress; a third of the "
+        "lease when empty.",
+    )
     sweep_s: Seconds = Field(
         5.0, description="How often an idle worker looks for work without being told."
     )
@@ -217,8 +221,7 @@ class Settings(BaseSettings):
         """URL of the database, the embedded default filled in."""
         if self.database_url:
             return self.database_url
-        file = str(self.home.absolute() / "results.db")
-        return URL.create("sqlite", database=file).render_as_string()
+        return f"sqlite:///{self.home.absolute()}/results.db"
 
     @property
     def cache(self) -> Path:
@@ -252,8 +255,10 @@ class Settings(BaseSettings):
         """Values that must never be written anywhere."""
         held = [self.kafka_password, self.s3_access_key, self.s3_secret_key]
         values = [secret.get_secret_value() for secret in held]
-        with suppress(ArgumentError):
-            values.append(make_url(self.database).password or "")
+        with suppress(ValueError):
+            # As it is written in the URL and as it is sent.
+            password = urlsplit(self.database_url).password or ""
+            values += [password, unquote(password)]
         return tuple(value for value in values if value)
 
 

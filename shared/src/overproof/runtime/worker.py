@@ -100,8 +100,6 @@ class Worker:
             while not self.is_finished:
                 self.step(_TURN_S)
         finally:
-            if self._running is not None:
-                self._running.abandon()
             self._executor.close()
             if self._listener is not None:
                 self._listener.close()
