@@ -2,6 +2,7 @@
 
 import os
 import random
+import re
 import signal
 import socket
 import subprocess
@@ -42,7 +43,7 @@ def run(
         answer: the tool's standard input.
 
     Raises:
-        ServerError: it failed; the message ends with the tool's last line.
+        ServerError: it failed; the message ends with a line of the tool's output.
     """
     done: subprocess.CompletedProcess[str] = subprocess.run(
         command,
@@ -56,9 +57,16 @@ def run(
         **_as_user(user),
     )
     if done.returncode:
-        lines = done.stdout.strip().splitlines() or ["no output"]
-        raise ServerError(f"{what} failed ({Path(command[0]).name}): {lines[-1]}")
+        reason = _reason(done.stdout)
+        raise ServerError(f"{what} failed ({Path(command[0]).name}): {reason}")
     return done.stdout
+
+
+def _reason(output: str) -> str:
+    """The line of a tool's output that tells most: the first that speaks of an error, or the last."""
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", output)
+    lines = [line.strip() for line in plain.splitlines() if line.strip()] or ["no output"]
+    return next((line for line in lines if "error" in line.lower()), lines[-1])
 
 
 def _as_user(user: str | None) -> dict[str, Any]:

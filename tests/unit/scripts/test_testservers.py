@@ -89,11 +89,21 @@ def test_a_port_in_use_is_not_free() -> None:
     assert processes.is_free(port)
 
 
-def test_a_failed_tool_is_reported_with_its_last_line() -> None:
-    command = [sys.executable, "-c", "import sys; print('first'); sys.exit('the reason')"]
+@pytest.mark.parametrize(
+    ("output", "reason"),
+    [
+        ("first\nthe reason\n\n", "the reason"),
+        ("\x1b[31mERROR\x1b[0m: no such package\nsee the manual", "ERROR: no such package"),
+        ("", "no output"),
+    ],
+)
+def test_a_failed_tool_is_reported_with_its_reason(output: str, reason: str) -> None:
+    command = [sys.executable, "-c", f"import sys; print({output!r}); sys.exit(1)"]
 
-    with pytest.raises(ServerError, match=r"^fetching failed \(python.*\): the reason$"):
+    with pytest.raises(ServerError) as caught:
         processes.run(command, what="fetching")
+
+    assert str(caught.value) == f"fetching failed ({Path(sys.executable).name}): {reason}"
 
 
 def test_a_cached_folder_is_built_once(checkout: Path) -> None:
