@@ -63,7 +63,7 @@ def run(
 
 
 def _reason(output: str) -> str:
-    """The line of a tool's output that tells most: the first that speaks of an error, or the last."""
+    """What a tool's output says in short: the first line that speaks of an error, or the last."""
     plain = re.sub(r"\x1b\[[0-9;]*m", "", output)
     lines = [line.strip() for line in plain.splitlines() if line.strip()] or ["no output"]
     return next((line for line in lines if "error" in line.lower()), lines[-1])

@@ -1,5 +1,6 @@
 import re
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -49,7 +50,14 @@ def test_torch_is_pinned_exactly_in_one_place() -> None:
     assert [re.sub(r"[0-9.]+$", "", pin) for pin in pins] == ["torch==", "torchvision=="]
 
 
-def test_no_committed_file_names_a_package_index_or_a_local_path() -> None:
+@pytest.mark.parametrize("lock", sorted(LOCKS.iterdir()), ids=lambda lock: lock.name)
+def test_a_lock_holds_no_address_and_no_local_path(lock: Path) -> None:
+    content = lock.read_text()
+
+    assert re.findall(r"://|file:|^-e|^--(?:index|extra|find).*", content, flags=re.MULTILINE) == []
+
+
+def test_no_committed_file_names_a_package_index() -> None:
     # Spelled in two halves, so that this file does not name them itself.
     hosts = [
         ("pypi", "org"),
@@ -61,7 +69,7 @@ def test_no_committed_file_names_a_package_index_or_a_local_path() -> None:
         ("registry.npmjs", "org"),
         ("deb.debian", "org"),
     ]
-    pattern = "|".join(re.escape(".".join(host)) for host in hosts) + "|file:" + "///[a-z]+/"
+    pattern = "|".join(re.escape(".".join(host)) for host in hosts)
 
     found = subprocess.run(
         ["git", "grep", "--line-number", "--extended-regexp", "-I", pattern],
