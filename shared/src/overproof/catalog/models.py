@@ -71,7 +71,7 @@ for _info in (
     ),
     PluginInfo(
         name="mobilenet-v2",
-        target="overproof.ml.models.mobilenet:MobileNetV2",
+        target="overproof.ml.models.mobilenet:mobilenet_v2",
         params=MobileNetParams,
         summary="MobileNetV2 for small images: stride 1 in the stem and the first stage",
         source="Sandler et al. 2018; CIFAR variant",

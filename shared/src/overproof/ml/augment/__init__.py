@@ -1,0 +1,1 @@
+"""Differentiable augmentation with parameters that are drawn once and applied many times."""

@@ -1,0 +1,1 @@
+"""Data sets: one packed format, readers for what users bring, and what libraries ship."""

@@ -1,0 +1,1 @@
+"""Networks for small images. Each is built from typed parameters and the facts of its images."""
