@@ -4,20 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from sqlalchemy import (
     ColumnElement,
+    Double,
+    String,
     and_,
     bindparam,
     case,
     exists,
+    literal,
     not_,
     null,
-    or_,
     select,
     update,
 )
+from sqlalchemy.sql.dml import ReturningUpdate
 
 from overproof.core.failure import FailureReport
 from overproof.core.ids import JobId, UnitId
@@ -61,11 +65,14 @@ def claim(
     if tx.execute(has_quota.limit(1)).first() is not None:
         # Two claims at once would both find the last free place of a quota.
         tx.lock_claims()
+    values = {"of_kind": kind.value, "new_owner": owner, "ttl_s": ttl_s}
     row = None
     if prefer is not None:
-        row = _take(tx, rules, kind, owner, ttl_s, prefer)
+        preferred = _claim_statement(tx.now, rules.retry.max_attempts, of_one_job=True)
+        row = tx.execute(preferred, values | {"preferred": prefer}).first()
     if row is None:
-        row = _take(tx, rules, kind, owner, ttl_s, None)
+        any_job = _claim_statement(tx.now, rules.retry.max_attempts, of_one_job=False)
+        row = tx.execute(any_job, values).first()
     if row is None:
         return None
     job = JobSpec.model_validate_json(row.spec)
@@ -88,49 +95,44 @@ def claim(
     return Claim(job, row.token, row.attempt, owner, ttl_s, _inputs(tx, job.job_id))
 
 
-def _take(
-    tx: Transaction,
-    rules: ClaimRules,
-    kind: JobKind,
-    owner: str,
-    ttl_s: float,
-    prefer: JobId | None,
-) -> Any:
-    """The claimed row, None when there is none.
+@lru_cache(maxsize=16)
+def _claim_statement(
+    now: ColumnElement[float], max_attempts: int, *, of_one_job: bool
+) -> ReturningUpdate[Any]:
+    """Takes one job; of parameters `of_kind`, `new_owner`, `ttl_s`, and `preferred` if of one job.
 
-    The job is named by `=` and a subquery, which runs once; under IN the planner may run it anew
-    for each row and lock more than one.
+    Kept, since putting it together takes longer than running it. The job is named by `=` and a
+    subquery, which runs once; under IN the planner may run it anew for each row and lock more.
     """
     job = jobs.alias("candidate")
-    choice = select(job.c.id).where(
-        job.c.kind == kind.value, claimable(tx.now, rules.retry.max_attempts, job)
-    )
-    if prefer is None:
-        choice = choice.order_by(job.c.priority.desc(), job.c.due_at)
-    else:
+    of_kind = bindparam("of_kind", type_=String)
+    choice = select(job.c.id).where(job.c.kind == of_kind, claimable(now, max_attempts, job))
+    if of_one_job:
         other = jobs.alias("other")
         more_urgent = exists().where(
-            other.c.kind == kind.value,
+            other.c.kind == of_kind,
             other.c.priority > job.c.priority,
-            claimable(tx.now, rules.retry.max_attempts, other),
+            claimable(now, max_attempts, other),
         )
-        choice = choice.where(job.c.id == prefer, not_(more_urgent))
+        choice = choice.where(job.c.id == bindparam("preferred"), not_(more_urgent))
+    else:
+        choice = choice.order_by(job.c.priority.desc(), job.c.due_at)
     choice = choice.limit(1).with_for_update(skip_locked=True, of=job)
-    return tx.execute(
+    return (
         update(jobs)
         .where(jobs.c.id == choice.scalar_subquery())
         .values(
             state=JobState.RUNNING.value,
             token=jobs.c.token + 1,
             attempt=jobs.c.attempt + 1,
-            owner=owner,
-            lease_until=tx.now + ttl_s,
+            owner=bindparam("new_owner"),
+            lease_until=now + bindparam("ttl_s", type_=Double),
             progress=null(),
-            started_at=tx.now,
+            started_at=now,
             ended_at=null(),
         )
         .returning(jobs.c.id, jobs.c.spec, jobs.c.token, jobs.c.attempt, jobs.c.started_at)
-    ).first()
+    )
 
 
 def _inputs(tx: Transaction, job_id: JobId) -> Mapping[UnitId, JobId]:
@@ -175,12 +177,10 @@ def end(tx: Transaction, rules: ClaimRules, claim: Claim, outcome: Outcome) -> E
     kind = outcome.kind
     if kind is EndKind.RETRY and claim.attempt >= rules.retry.max_attempts:
         kind = EndKind.FAILED
-    this, children = (
-        jobs.c.id == claim.job_id,
-        jobs.c.id.in_(select(job_inputs.c.job_id).where(job_inputs.c.unit_id.in_(own_units))),
-    )
+    this = jobs.c.id == claim.job_id
+    child_ids = select(job_inputs.c.job_id).where(job_inputs.c.unit_id.in_(own_units))
     # The children too: two parents that end at once must see each other's units.
-    tx.lock_jobs(or_(this, children))
+    tx.lock_jobs(jobs.c.id.in_(child_ids.union_all(select(literal(claim.job_id)))))
     values = _values_of_end(tx, kind, outcome)
     if not tx.execute(update(jobs).where(_is_held(claim)).values(values)).rowcount:
         return Ended(accepted=False)
@@ -188,7 +188,11 @@ def end(tx: Transaction, rules: ClaimRules, claim: Claim, outcome: Outcome) -> E
     if kind is EndKind.SUCCEEDED:
         _store_results(tx, claim, outcome)
         count_success(tx, claim.job.kind)
-        return Ended(accepted=True, unlocked=unlock(tx, children))
+        # Asked again, as a submission that held our row may have added some; and by name, since
+        # planners without statistics would rather go through all WAITING jobs.
+        children = list(tx.execute(child_ids.distinct()).scalars())
+        unlocked = unlock(tx, jobs.c.id.in_(children)) if children else ()
+        return Ended(accepted=True, unlocked=unlocked)
     if kind is EndKind.FAILED:
         count_failure(tx, claim.job.kind, rules.breaker_limit)
         return Ended(accepted=True)

@@ -12,7 +12,7 @@ from overproof.core.states import JobKind, JobState, UnitState
 from overproof.errors import NotFound
 from overproof.results.claims import ClaimRules
 from overproof.results.engine import Transaction
-from overproof.results.predicates import jobs_wanted, wanted
+from overproof.results.predicates import is_queued, jobs_wanted, wanted
 from overproof.results.tables import (
     experiment_jobs,
     experiments,
@@ -149,7 +149,7 @@ def kind_status(tx: Transaction, rules: ClaimRules) -> list[KindStatus]:
         (row.kind, row.state): row.jobs
         for row in tx.execute(
             select(jobs.c.kind, jobs.c.state, func.count().label("jobs"))
-            .where(jobs.c.state.in_([JobState.READY.value, JobState.RUNNING.value]))
+            .where(is_queued())
             .group_by(jobs.c.kind, jobs.c.state)
         )
     }

@@ -245,6 +245,7 @@ class Database:
         self.engine = engine
         self._writer = engine.execution_options(writes=True)
         self._now = now
+        self._server_clock = database_clock(engine)
 
     def read(self, work: Callable[[Transaction], T]) -> T:
         """The result of `work` in a transaction that writes nothing."""
@@ -280,7 +281,7 @@ class Database:
     def _clock(self) -> ColumnElement[float]:
         if self._now is not None:
             return literal(self._now(), Double)
-        return database_clock(self.engine)
+        return self._server_clock
 
 
 def database_clock(engine: Engine) -> ColumnElement[float]:

@@ -38,6 +38,25 @@ from overproof.results.tables import (
 _DEAD_ENDS = (JobState.FAILED.value, JobState.CANCELLED.value)
 
 
+def is_queued(job: FromClause = jobs) -> ColumnElement[bool]:
+    """Whether the job is READY or RUNNING, in the very words of the index `ix_jobs_queue`.
+
+    A partial index serves only a query that repeats its condition, values written out.
+    """
+    states = (JobState.READY, JobState.RUNNING)
+    return job.c.state.in_([literal(state.value, literal_execute=True) for state in states])
+
+
+def is_waiting(job: FromClause = jobs) -> ColumnElement[bool]:
+    """Whether the job is WAITING, in the very words of the index `ix_jobs_waiting`."""
+    return job.c.state == literal(JobState.WAITING.value, literal_execute=True)
+
+
+def is_running(job: FromClause = jobs) -> ColumnElement[bool]:
+    """Whether the job is RUNNING; served by `ix_jobs_queue`."""
+    return and_(is_queued(job), job.c.state == JobState.RUNNING.value)
+
+
 def wanted(job: FromClause = jobs) -> ColumnElement[bool]:
     """Whether a live experiment wants the job."""
     interest = experiment_jobs.alias()
@@ -56,7 +75,7 @@ def inputs_done(job: FromClause = jobs) -> ColumnElement[bool]:
 
 def expired(now: ColumnElement[float], job: FromClause = jobs) -> ColumnElement[bool]:
     """Whether the process that ran the job is taken for dead."""
-    return and_(job.c.state == JobState.RUNNING.value, job.c.lease_until < now)
+    return and_(is_running(job), job.c.lease_until < now)
 
 
 def claimable(
@@ -68,7 +87,7 @@ def claimable(
     the breaker; and an experiment that wants it has room under its quota.
     """
     return and_(
-        _is_queued(job),
+        is_queued(job),
         or_(
             and_(job.c.state == JobState.READY.value, job.c.due_at <= now),
             and_(expired(now, job), job.c.attempt < max_attempts),
@@ -115,7 +134,7 @@ def jobs_wanted(now: ColumnElement[float], max_attempts: int) -> Select[tuple[st
     )
     running = (
         select(jobs.c.kind, func.count().label("jobs"))
-        .where(jobs.c.state == JobState.RUNNING.value, jobs.c.lease_until >= now)
+        .where(is_running(), jobs.c.lease_until >= now)
         .group_by(jobs.c.kind)
         .subquery()
     )
@@ -143,7 +162,7 @@ def blocked() -> CTE:
         .join(job_inputs, job_inputs.c.job_id == waiting.c.id)
         .join(units, units.c.id == job_inputs.c.unit_id)
         .join(carrier, carrier.c.id == units.c.job_id)
-        .where(waiting.c.state == JobState.WAITING.value, carrier.c.state.in_(_DEAD_ENDS))
+        .where(is_waiting(waiting), carrier.c.state.in_(_DEAD_ENDS))
         .cte("blocked", recursive=True)
     )
     return direct.union(
@@ -151,14 +170,8 @@ def blocked() -> CTE:
         .join(job_inputs, job_inputs.c.job_id == waiting.c.id)
         .join(units, units.c.id == job_inputs.c.unit_id)
         .join(direct, direct.c.job_id == units.c.job_id)
-        .where(waiting.c.state == JobState.WAITING.value)
+        .where(is_waiting(waiting))
     )
-
-
-def _is_queued(job: FromClause) -> ColumnElement[bool]:
-    # In the very words of the partial index, values written out: else the planner cannot use it.
-    states = (JobState.READY, JobState.RUNNING)
-    return job.c.state.in_([literal(state.value, literal_execute=True) for state in states])
 
 
 def _is_open(kind: ColumnElement[str]) -> ColumnElement[bool]:
@@ -180,7 +193,7 @@ def _room(now: ColumnElement[float]) -> Subquery:
         select(experiment_jobs.c.experiment_id, func.count().label("jobs"))
         .join(running, running.c.id == experiment_jobs.c.job_id)
         .where(
-            running.c.state == JobState.RUNNING.value,
+            is_running(running),
             running.c.lease_until >= now,
             not_(experiment_jobs.c.withdrawn),
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
-from sqlalchemy import func, insert, literal, or_, select
+from sqlalchemy import Select, func, insert, literal, select
 
 from overproof.core.ids import ExperimentId, GroupId, JobId, UnitId, new_experiment_id
 from overproof.core.spec import ExperimentSpec, JobSpec, Unit
@@ -207,27 +207,35 @@ def _link_jobs(tx: Transaction, experiment_id: ExperimentId) -> int:
     A carrier may make more units than the experiment asks for, and need more: without interest in
     those inputs it could wait for a cancelled job for ever.
     """
-    own_units = select(experiment_units.c.unit_id).where(
-        experiment_units.c.experiment_id == experiment_id
-    )
     own_jobs = select(experiment_jobs.c.job_id).where(
         experiment_jobs.c.experiment_id == experiment_id
     )
-    inputs = select(job_inputs.c.unit_id).where(job_inputs.c.job_id.in_(own_jobs))
-    total = 0
-    while True:
-        carriers = (
-            select(literal(experiment_id), units.c.job_id)
-            .where(or_(units.c.id.in_(own_units), units.c.id.in_(inputs)))
-            .where(units.c.job_id.not_in(own_jobs))
-            .distinct()
-        )
-        added = tx.execute(
-            insert(experiment_jobs).from_select(["experiment_id", "job_id"], carriers)
-        ).rowcount
-        if not added:
-            return total
+    carriers = (
+        select(units.c.job_id)
+        .join(experiment_units, experiment_units.c.unit_id == units.c.id)
+        .where(experiment_units.c.experiment_id == experiment_id)
+    )
+    producers = (
+        select(units.c.job_id)
+        .join(job_inputs, job_inputs.c.unit_id == units.c.id)
+        .join(experiment_jobs, experiment_jobs.c.job_id == job_inputs.c.job_id)
+        .where(experiment_jobs.c.experiment_id == experiment_id)
+        .where(units.c.job_id.not_in(own_jobs))
+    )
+    total = added = _link(tx, experiment_id, carriers)
+    while added:
+        added = _link(tx, experiment_id, producers)
         total += added
+    return total
+
+
+def _link(tx: Transaction, experiment_id: ExperimentId, job_ids: Select[tuple[str]]) -> int:
+    found = job_ids.distinct().subquery()
+    return tx.execute(
+        insert(experiment_jobs).from_select(
+            ["experiment_id", "job_id"], select(literal(experiment_id), found.c.job_id)
+        )
+    ).rowcount
 
 
 def label_of(job: JobSpec) -> str:

@@ -87,16 +87,19 @@ jobs = Table(
     CheckConstraint("state <> 'RUNNING' OR lease_until IS NOT NULL", name="lease"),
 )
 
-# The order in which jobs are claimed; finished jobs are not in it, so it stays small.
+# The order in which jobs are claimed, and those that may be unlocked. Finished jobs are in neither,
+# so both stay small; no index on the state alone, or SQLite prefers it to the primary key.
+_QUEUED, _WAITING = text("state IN ('READY', 'RUNNING')"), text("state = 'WAITING'")
 Index(
     "ix_jobs_queue",
     jobs.c.kind,
     jobs.c.priority.desc(),
     jobs.c.due_at,
-    sqlite_where=text("state IN ('READY', 'RUNNING')"),
-    postgresql_where=text("state IN ('READY', 'RUNNING')"),
+    sqlite_where=_QUEUED,
+    postgresql_where=_QUEUED,
 )
-Index("ix_jobs_state", jobs.c.state, jobs.c.created_at)
+Index("ix_jobs_waiting", jobs.c.created_at, sqlite_where=_WAITING, postgresql_where=_WAITING)
+Index("ix_jobs_created_at", jobs.c.created_at)
 
 units = Table(
     "units",
@@ -115,11 +118,12 @@ units = Table(
     CheckConstraint(_one_of("state", UnitState), name="state"),
 )
 
+_TO_AGGREGATE = text("state = 'DONE' AND NOT aggregated")
 Index(
     "ix_units_to_aggregate",
     units.c.group_id,
-    sqlite_where=text("state = 'DONE' AND NOT aggregated"),
-    postgresql_where=text("state = 'DONE' AND NOT aggregated"),
+    sqlite_where=_TO_AGGREGATE,
+    postgresql_where=_TO_AGGREGATE,
 )
 
 job_inputs = Table(

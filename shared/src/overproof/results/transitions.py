@@ -13,7 +13,7 @@ from overproof.core.spec import JobSpec
 from overproof.core.states import JobKind, JobState
 from overproof.errors import WorkerLost
 from overproof.results.engine import Transaction
-from overproof.results.predicates import expired, inputs_done, wanted
+from overproof.results.predicates import expired, inputs_done, is_running, is_waiting, wanted
 from overproof.results.tables import attempts, experiment_jobs, experiments, jobs, kind_controls
 from overproof.results.views import EndKind
 
@@ -29,7 +29,7 @@ def unlock(tx: Transaction, where: ColumnElement[bool]) -> tuple[JobSpec, ...]:
     """WAITING → READY for those of the jobs whose inputs are all done; due when they were due."""
     rows = tx.execute(
         update(jobs)
-        .where(jobs.c.state == JobState.WAITING.value, where, inputs_done())
+        .where(is_waiting(), where, inputs_done())
         .values(state=JobState.READY.value)
         .returning(jobs.c.id, jobs.c.spec)
     )
@@ -64,9 +64,7 @@ def drop_unwanted(tx: Transaction, where: ColumnElement[bool]) -> tuple[JobId, .
     A worker learns it from its next renewal.
     """
     unwanted = and_(where, not_(wanted()))
-    running = tx.execute(
-        select(jobs.c.id).where(jobs.c.state == JobState.RUNNING.value, unwanted)
-    ).scalars()
+    running = tx.execute(select(jobs.c.id).where(is_running(), unwanted)).scalars()
     told = [JobId(job_id) for job_id in running]
     idle = (JobState.WAITING.value, JobState.READY.value)
     cancelled = tx.execute(

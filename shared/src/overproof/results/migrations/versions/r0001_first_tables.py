@@ -93,7 +93,15 @@ def upgrade() -> None:
         sqlite_where=sa.text("state IN ('READY', 'RUNNING')"),
         postgresql_where=sa.text("state IN ('READY', 'RUNNING')"),
     )
-    op.create_index("ix_jobs_state", "jobs", ["state", "created_at"], unique=False)
+    op.create_index(
+        "ix_jobs_waiting",
+        "jobs",
+        ["created_at"],
+        unique=False,
+        sqlite_where=sa.text("state = 'WAITING'"),
+        postgresql_where=sa.text("state = 'WAITING'"),
+    )
+    op.create_index("ix_jobs_created_at", "jobs", ["created_at"], unique=False)
     kind_controls = op.create_table(
         "kind_controls",
         sa.Column("kind", sa.String(length=10), nullable=False),
