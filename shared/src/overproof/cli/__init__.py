@@ -1,5 +1,5 @@
 """The command line. Commands import what they need when they run, so that `--help` is instant."""
 
-from overproof.cli.main import main
+from overproof.cli.app import main
 
 __all__ = ["main"]

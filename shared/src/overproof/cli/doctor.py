@@ -71,7 +71,6 @@ def doctor(as_json: JsonOption = False) -> None:
 def _findings() -> Iterator[Finding]:
     yield from check_versions()
     yield check_compiler(shutil.which)
-    yield check_device()
     try:
         from overproof.runtime.settings import Settings
 
@@ -80,6 +79,7 @@ def _findings() -> Iterator[Finding]:
         yield Finding("settings", Level.FAIL, str(error), "correct the environment variables")
         return
     yield Finding("settings", Level.OK, f"home {settings.home}")
+    yield check_device(settings.device)
     yield check_folder("home", settings.home)
     yield check_folder("cache", settings.cache)
     if settings.database.startswith("sqlite:"):
@@ -118,22 +118,22 @@ def check_compiler(which: Callable[[str], str | None]) -> Finding:
     )
 
 
-def check_device() -> Finding:
-    """What jobs compute on."""
+def check_device(name: str) -> Finding:
+    """What jobs compute on.
+
+    Args:
+        name: the setting: `auto`, `cpu`, `cuda`, …
+    """
     try:
-        import torch
+        from overproof.ml.devices import device_facts, pick_device
     except ImportError:
         return Finding("device", Level.WARN, "no torch", "workers need it: install overproof[ml]")
-    cores = f"{os.cpu_count()} CPU cores"
-    if not torch.cuda.is_available():
-        return Finding("device", Level.OK, cores)
-    free, total = torch.cuda.mem_get_info()
-    return Finding(
-        "device",
-        Level.OK,
-        f"{torch.cuda.device_count()} × {torch.cuda.get_device_name()}, "
-        f"{free / _GIB:.0f} of {total / _GIB:.0f} GiB free; {cores}",
-    )
+    try:
+        facts = device_facts(pick_device(name))
+    except OverproofError as error:
+        return Finding("device", Level.FAIL, str(error), "correct OVERPROOF_DEVICE")
+    found = ", ".join(f"{key} {value}" for key, value in facts.items())
+    return Finding("device", Level.OK, f"{found}, {os.cpu_count()} cores")
 
 
 def check_folder(what: str, folder: Path) -> Finding:

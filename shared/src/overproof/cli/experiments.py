@@ -10,7 +10,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from overproof.cli.backends import open_backends, open_repository
-from overproof.cli.output import FAILED, JsonOption, plain, print_json, print_table, say, warn
+from overproof.cli.output import (
+    FAILED,
+    INTERRUPTED,
+    JsonOption,
+    plain,
+    print_json,
+    print_table,
+    say,
+    warn,
+)
 from overproof.cli.progress import show_progress
 from overproof.core.clock import SystemClock
 from overproof.core.states import JobKind, JobState, UnitState
@@ -112,7 +121,14 @@ def run(
             update = None
             if experiment_id is not None:
                 update = stack.enter_context(show_progress(repository, experiment_id, tell))
-            LocalRunner(settings, backends).run_until_finished(experiment_id, on_progress=update)
+            try:
+                LocalRunner(settings, backends).run_until_finished(
+                    experiment_id, on_progress=update
+                )
+            except KeyboardInterrupt:
+                stack.close()
+                warn("stopped; nothing is lost, `overproof run` goes on where it was")
+                raise typer.Exit(INTERRUPTED) from None
         failed = _failed(repository, experiment_id)
         if experiment_id is None:
             failed = {key: job for key, job in failed.items() if key not in failed_before}

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 FAILED = 1  # exit code: work failed, or a back-end does not answer
 WRONG_USE = 2  # exit code: what was asked for cannot be done; wrong options give it too
+INTERRUPTED = 130  # exit code: Ctrl-C, as shells have it
 
 # Tables are cut at the width of a terminal; a file or a pipe has none, so it gets a wide one.
 _FILE_WIDTH = 240
