@@ -2,6 +2,7 @@
 .DEFAULT_GOAL := help
 SHELL := /bin/bash
 BIN := .venv/bin
+SERVERS := $(BIN)/python scripts/servers
 ARGS ?=
 ONLY ?=
 UPGRADE ?=
@@ -23,7 +24,7 @@ demo: setup ## Run a small experiment in one process; writes overproof-report.ht
 	@$(BIN)/overproof run examples/quickstart.yaml --report overproof-report.html
 
 test: setup ## Run all tests beside the real servers (ARGS="-k name" picks some)
-	@scripts/servers run $(BIN)/pytest $(ARGS)
+	@$(SERVERS) run $(BIN)/pytest $(ARGS)
 
 test-fast: setup ## Run the tests that need no server
 	@$(BIN)/pytest -m "not ($(SERVER_MARKS))" $(ARGS)
@@ -44,10 +45,10 @@ lock: setup ## Pin each component's dependencies in locks/ (UPGRADE=1 takes the 
 	@$(BIN)/python scripts/locks.py $(if $(UPGRADE),--upgrade)
 
 servers-up: setup ## Start the real servers of the tests and print their variables
-	@scripts/servers up
+	@$(SERVERS) up
 
-servers-down: ## Stop them and delete their data
-	@scripts/servers down
+servers-down: setup ## Stop them and delete their data
+	@$(SERVERS) down
 
 dashboard: setup ## Show the dashboard in a browser
 	@$(BIN)/streamlit run dashboard/app.py
