@@ -244,7 +244,9 @@ class KafkaBus(Bus):
             consumer = self._connect(
                 KafkaConsumer,
                 group_id=str(group),
-                session_timeout_ms=15_000,  # what a member that died holds goes to others then
+                # A member that died is missed after the first, one that joins waits for the second.
+                session_timeout_ms=15_000,
+                heartbeat_interval_ms=1000,
                 **_CONSUMER,
             )
             consumer.subscribe([topic.value for topic in topics])
