@@ -1,0 +1,102 @@
+"""Task `white-box`: attacks one network in several cells."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from overproof.catalog.attacks import ATTACKS, attack
+from overproof.core.ids import UnitId
+from overproof.core.spec import CellBody, JobSpec, PluginRef
+from overproof.errors import InvalidSpec
+from overproof.handlers.inputs import load_dataset, rows_at_once
+from overproof.handlers.resume import run_to_end
+from overproof.runtime.handler import JobContext, JobHandler, UnitOutput
+
+if TYPE_CHECKING:
+    from overproof.ml.attack.engine import Cell, CellOutcome
+
+
+class WhiteBoxHandler(JobHandler):
+    """Units that share victim and test set, attacked together.
+
+    File `outcomes`: safetensors with, for every test image in order, `label`,
+    `clean_prediction`, `adversarial_prediction` (int64), `worst` (bool) and `distance` (float32).
+    Result: `total`, `clean_correct`, `robust_s1`, `robust_s2`, `robust_s3`, `flat_gradients`
+    (counts), `forward_passes`, `backward_passes` (rows, without the shared clean pass), `invalid`
+    (null, or why the counts mean nothing); `cost.seconds`, the cell's share of the job by passes.
+    """
+
+    def run(self, job: JobSpec, context: JobContext) -> Mapping[UnitId, UnitOutput]:
+        """Attack the victim once for each unit."""
+        from overproof.ml.attack.engine import CellEngine
+        from overproof.ml.checkpoints import load_weights
+        from overproof.ml.devices import device_facts, pick_device
+        from overproof.ml.models.base import build
+
+        bodies = [CellBody.model_validate(unit.body) for unit in job.units]
+        body = bodies[0]
+        device = pick_device(context.device)
+        context.note(**device_facts(device))
+        test_set = load_dataset(body.test_set, context)
+        victim_id = UnitId(body.victim)
+        network = PluginRef.model_validate(context.input_result(victim_id)["network"])
+        # The seed is of no consequence: all weights are replaced.
+        victim = build(network, test_set.facts, seed=0)
+        load_weights(victim, context.input(victim_id, "weights"))
+        engine = CellEngine(
+            victim.to(device),
+            test_set.test_images,
+            test_set.test_labels,
+            [_cell(each) for each in bodies],
+            device=device,
+            rows_at_once=rows_at_once(context),
+        )
+        seconds = run_to_end(engine, context)
+        outcomes = engine.outcomes()
+        work = [outcome.forward_passes + 2 * outcome.backward_passes for outcome in outcomes]
+        outputs = {}
+        for unit, outcome, passes in zip(job.units, outcomes, work, strict=True):
+            path = context.workdir / f"{unit.id}-outcomes.safetensors"
+            outputs[UnitId(unit.id)] = _output(outcome, path, seconds * passes / sum(work))
+        return outputs
+
+
+def _cell(body: CellBody) -> Cell:
+    """The attack of `body` with its budget.
+
+    Raises:
+        InvalidSpec: the attack is bounded by another norm than the threat model's.
+    """
+    from overproof.ml.attack.engine import Cell
+
+    norm = attack(body.attack.name).norm
+    if norm is not body.threat.norm:
+        raise InvalidSpec(
+            [f"threat.norm: {body.attack.name} is bounded by {norm}, not {body.threat.norm}"],
+            source="cell",
+        )
+    made = ATTACKS.load(body.attack.name)(ATTACKS.resolve(body.attack), seed=body.seed)
+    return Cell(attack=made, radius=body.threat.radius)
+
+
+def _output(outcome: CellOutcome, path: Path, seconds: float) -> UnitOutput:
+    from safetensors.torch import save_file
+
+    tensors = {
+        "label": outcome.label,
+        "clean_prediction": outcome.clean_prediction,
+        "adversarial_prediction": outcome.adversarial_prediction,
+        "worst": outcome.worst,
+        "distance": outcome.distance,
+    }
+    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, path)
+    result: dict[str, Any] = {
+        **outcome.counts(),
+        "forward_passes": outcome.forward_passes,
+        "backward_passes": outcome.backward_passes,
+        "invalid": outcome.fault(),
+        "cost": {"seconds": seconds},
+    }
+    return UnitOutput(result=result, files={"outcomes": path})

@@ -1,0 +1,52 @@
+"""Task `synthesis`: distils one set by a method of the catalog."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from overproof.catalog.distillation import DISTILLATION
+from overproof.core.ids import UnitId
+from overproof.core.spec import DistilledSetBody, JobSpec
+from overproof.handlers.inputs import load_dataset, rows_at_once
+from overproof.handlers.resume import run_to_end
+from overproof.runtime.handler import JobContext, JobHandler, UnitOutput
+
+
+class SynthesisHandler(JobHandler):
+    """One unit, one distilled set.
+
+    File `images`: safetensors with `images` (K · n, C, H, W) float32 pixels and `labels` int64.
+    Result: `images`, `steps`, `loss` (of the last step, null without one); `cost.seconds`.
+    """
+
+    def run(self, job: JobSpec, context: JobContext) -> Mapping[UnitId, UnitOutput]:
+        """Distil the set of the job's only unit."""
+        from overproof.ml.devices import device_facts, pick_device
+        from overproof.ml.distill.base import Problem
+
+        (unit,) = job.units
+        body = DistilledSetBody.model_validate(unit.body)
+        device = pick_device(context.device)
+        context.note(**device_facts(device))
+        method = DISTILLATION.load(body.method.name)(
+            DISTILLATION.resolve(body.method),
+            Problem(
+                dataset=load_dataset(body.dataset, context),
+                network=body.network,
+                images_per_class=body.images_per_class,
+                seed=body.seed,
+                device=device,
+                rows_at_once=2 * rows_at_once(context),
+            ),
+        )
+        seconds = run_to_end(method, context)
+        distilled = method.result()
+        path = context.workdir / "images.safetensors"
+        distilled.write(path)
+        result = {
+            "images": len(distilled.images),
+            "steps": method.total_steps,
+            "loss": method.loss,
+            "cost": {"seconds": seconds},
+        }
+        return {UnitId(unit.id): UnitOutput(result=result, files={"images": path})}

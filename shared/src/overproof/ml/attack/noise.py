@@ -1,0 +1,54 @@
+"""Noise that belongs to a sample: a hash of seed, sample and position instead of a generator.
+
+An attack draws its random starts here, so that its result for one image depends neither on the
+batch the image is in, nor on the order of images, nor on the device.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from math import prod
+
+import torch
+from torch import Tensor
+
+from overproof.core.canonical import canonical_json
+
+# Constants of SplitMix64 (Steele, Lea & Flood, "Fast splittable pseudorandom number generators",
+# OOPSLA 2014), as signed 64-bit numbers: torch's int64 multiplication wraps in the same way.
+_GAMMA = 0x9E3779B97F4A7C15 - 2**64
+_MIX_1 = 0xBF58476D1CE4E5B9 - 2**64
+_MIX_2 = 0x94D049BB133111EB - 2**64
+_BITS = 24  # as many as a float32 in [0, 1) holds exactly
+
+
+def uniform_noise(ids: Tensor, shape: tuple[int, ...], seed: int, *labels: str | int) -> Tensor:
+    """Uniform numbers in [0, 1), an own stream for each sample.
+
+    Args:
+        ids: (B,) int64, the samples' numbers in their data set; repeated ids repeat the noise.
+        shape: shape of one sample's noise.
+        seed: of the cell.
+        *labels: purpose, then counters such as the restart.
+
+    Returns:
+        (B, *shape) float32 on the device of `ids`, multiples of 2⁻²⁴; equal on every device.
+    """
+    digest = hashlib.sha256(canonical_json([seed, *labels])).digest()
+    key = int.from_bytes(digest[:8], "big", signed=True)
+    # Two rounds: the first spreads the ids over all 64 bits, so that streams do not overlap.
+    streams = _mix(_mix(ids * _GAMMA + key)).view(-1, 1)
+    positions = torch.arange(1, prod(shape) + 1, device=ids.device)
+    bits = _shift_right(_mix(streams + positions * _GAMMA), 64 - _BITS)
+    return (bits.to(torch.float32) * 2.0**-_BITS).view(-1, *shape)
+
+
+def _mix(z: Tensor) -> Tensor:
+    z = (z ^ _shift_right(z, 30)) * _MIX_1
+    z = (z ^ _shift_right(z, 27)) * _MIX_2
+    return z ^ _shift_right(z, 31)
+
+
+def _shift_right(z: Tensor, bits: int) -> Tensor:
+    # torch shifts int64 arithmetically; the sign bits it brings in are masked off.
+    return (z >> bits) & ((1 << (64 - bits)) - 1)

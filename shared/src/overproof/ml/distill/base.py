@@ -1,0 +1,154 @@
+"""The contract of distillation methods, and what they make: a distilled set."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Generic, TypeVar
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from overproof.core.registry import Params
+from overproof.core.spec import PluginRef
+from overproof.errors import InvalidData, InvalidSpec, MalformedArtifact, NonFiniteLoss
+from overproof.ml.datasets.base import Dataset
+from overproof.ml.models.base import Normalized, build
+from overproof.ml.shapes import ImageFacts, check_images, check_labels
+
+P = TypeVar("P", bound=Params)
+
+_READ_EVERY = 25  # steps between two waits for a GPU
+
+
+@dataclass(frozen=True)
+class DistilledSet:
+    """A small training set in the place of a large one.
+
+    Attributes:
+        images: (K · n, C, H, W) float32 pixels, class after class. Real pixels lie in [0, 1];
+            optimised ones may leave it, and are not clamped: what is outside carries signal.
+        labels: (K · n,) int64, n times 0, then n times 1, …
+    """
+
+    images: Tensor
+    labels: Tensor
+
+    def write(self, path: Path) -> None:
+        """Write the set to `path` as safetensors; equal sets give equal bytes."""
+        save_file({"images": self.images.contiguous(), "labels": self.labels}, path)
+
+    @classmethod
+    def read(cls, path: Path, facts: ImageFacts) -> DistilledSet:
+        """Read what `write` wrote, and check it.
+
+        Raises:
+            MalformedArtifact: the file is not a distilled set.
+            ShapeError, InvalidData: its images or labels do not fit `facts`.
+        """
+        try:
+            tensors = load_file(path)
+            images, labels = tensors["images"], tensors["labels"]
+        except (SafetensorError, OSError, KeyError) as error:
+            raise MalformedArtifact(f"{path} is not a distilled set ({error})") from None
+        check_images(images, facts=facts, what="distilled images")
+        try:
+            check_labels(labels, count=len(images), classes=facts.classes)
+        except ValueError as error:
+            raise InvalidData(f"{path}: {error}") from None
+        if not bool(images.isfinite().all()):
+            raise InvalidData(f"{path} has pixels that are not finite")
+        return cls(images=images, labels=labels)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Problem:
+    """What is to be distilled.
+
+    Attributes:
+        dataset: training images; the test images are not looked at.
+        network: architecture of the networks that a method matches on, None for methods that use
+            none.
+        images_per_class: n, at least 1.
+        seed: of all random draws.
+        device: where to compute.
+        rows_at_once: most images sent through a network at once where that is free to choose;
+            bounds memory.
+    """
+
+    dataset: Dataset
+    network: PluginRef | None
+    images_per_class: int
+    seed: int
+    device: torch.device
+    rows_at_once: int = 512
+
+    def build(self, *labels: str | int) -> Normalized:
+        """A network on the device, its initial values following from the seed and `labels`.
+
+        Raises:
+            InvalidSpec: the method needs a network and none is named.
+        """
+        if self.network is None:
+            raise InvalidSpec(["network: this method matches on a network; name one"], "set")
+        return build(self.network, self.dataset.facts, self.seed, *labels).to(self.device)
+
+
+class DistillationMethod(ABC, Generic[P]):
+    """A method: construct it, do all steps in order, take the result. A `Resumable`.
+
+    All randomness of step i comes from generators named by the seed, a purpose and i.
+
+    Args:
+        params: parameters of the method as in the catalog.
+        problem: what is to be distilled.
+
+    Attributes:
+        loss: of the last step whose loss was read, None without one.
+    """
+
+    def __init__(self, params: P, problem: Problem) -> None:
+        self.params = params
+        self.problem = problem
+        self.loss: float | None = None
+
+    @property
+    @abstractmethod
+    def total_steps(self) -> int:
+        """How many steps there are; 0 for a selection without a loop."""
+
+    @abstractmethod
+    def step(self, index: int) -> Mapping[str, float]:
+        """Do step `index`; see `Resumable`."""
+
+    @abstractmethod
+    def result(self) -> DistilledSet:
+        """The distilled set, on the CPU, after the last step."""
+
+    @abstractmethod
+    def state(self) -> dict[str, Tensor]:
+        """What the next step needs; copies."""
+
+    @abstractmethod
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
+        """Take up what `state` returned."""
+
+    def _read(self, index: int, loss: Tensor) -> Mapping[str, float]:
+        """The loss for the progress display, where reading it is cheap or due.
+
+        Raises:
+            NonFiniteLoss: it is NaN or infinite.
+        """
+        last = index + 1 == self.total_steps
+        if loss.device.type != "cpu" and index % _READ_EVERY and not last:
+            return {}
+        self.loss = float(loss)
+        if not bool(loss.isfinite()):
+            raise NonFiniteLoss(
+                f"the distillation loss is {self.loss} in step {index}; lower the learning rate"
+            )
+        return {"loss": self.loss}

@@ -1,0 +1,228 @@
+"""Networks of one architecture that take steps of SGD side by side, each on its own batch."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad_and_value, stack_module_state, vmap
+from torch.nn import functional
+
+from overproof.ml.models.base import Network
+from overproof.ml.train.protocols import Recipe
+
+
+class Fleet(ABC):
+    """M networks in training mode, with the momentum of each.
+
+    What a network becomes depends on its own batches alone, never on its neighbours.
+
+    Args:
+        networks: on the device where they are to be trained; taken over and changed in place.
+        recipe: momentum and weight decay.
+    """
+
+    def __init__(self, networks: Sequence[Network], recipe: Recipe) -> None:
+        self._networks = list(networks)
+        self._recipe = recipe
+        for network in self._networks:
+            network.train()
+
+    @abstractmethod
+    def step(self, batches: Sequence[tuple[Tensor, Tensor]], learning_rate: float) -> Tensor:
+        """One step of SGD for each network.
+
+        Args:
+            batches: for each network (B, C, H, W) normalised images and (B,) int64 labels; one B.
+            learning_rate: of this step.
+
+        Returns:
+            (M,) mean cross entropy before the step, on the device, no history.
+        """
+
+    @abstractmethod
+    def forget_momentum(self) -> None:
+        """Start momentum anew, as a new optimizer does."""
+
+    @abstractmethod
+    def state(self) -> dict[str, Tensor]:
+        """Weights, buffers and momentum; copies."""
+
+    @abstractmethod
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
+        """Take up what `state` returned."""
+
+    @abstractmethod
+    def networks(self) -> list[Network]:
+        """The networks with their present weights."""
+
+
+class LoopFleet(Fleet):
+    """One network after another: the means of a CPU, and of networks with batch statistics.
+
+    Args:
+        networks, recipe: see `Fleet`.
+        compiled: compile the loss. One compilation serves all networks and a second one the last,
+            smaller batch; gradients then differ from the eager ones by rounding.
+    """
+
+    def __init__(
+        self, networks: Sequence[Network], recipe: Recipe, *, compiled: bool = False
+    ) -> None:
+        super().__init__(networks, recipe)
+        self._optimizers = [_sgd(network.parameters(), recipe) for network in self._networks]
+        self._loss = _compiled_loss(self._networks[0]) if compiled else _eager_loss
+
+    def step(self, batches: Sequence[tuple[Tensor, Tensor]], learning_rate: float) -> Tensor:
+        """One step of SGD for each network."""
+        losses = []
+        for network, optimizer, (x, y) in zip(
+            self._networks, self._optimizers, batches, strict=True
+        ):
+            loss = self._loss(network, x, y)
+            optimizer.zero_grad()
+            torch.autograd.backward(loss)
+            _set_learning_rate(optimizer, learning_rate)
+            optimizer.step()
+            losses.append(loss.detach())
+        return torch.stack(losses)
+
+    def forget_momentum(self) -> None:
+        """Start momentum anew."""
+        for optimizer in self._optimizers:
+            optimizer.state.clear()
+
+    def state(self) -> dict[str, Tensor]:
+        """Entries `<network>.weights.<name>` and `<network>.momentum.<name>`."""
+        state = {}
+        for i, (network, optimizer) in enumerate(
+            zip(self._networks, self._optimizers, strict=True)
+        ):
+            for name, tensor in network.state_dict().items():
+                state[f"{i}.weights.{name}"] = tensor.clone()
+            state.update(_momentum_of(optimizer, network.named_parameters(), f"{i}.momentum."))
+        return state
+
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
+        """Take up what `state` returned."""
+        for i, (network, optimizer) in enumerate(
+            zip(self._networks, self._optimizers, strict=True)
+        ):
+            names = network.state_dict().keys()
+            network.load_state_dict({name: state[f"{i}.weights.{name}"] for name in names})
+            _load_momentum(optimizer, network.named_parameters(), state, f"{i}.momentum.")
+
+    def networks(self) -> list[Network]:
+        """The networks with their present weights."""
+        return self._networks
+
+
+class StackedFleet(Fleet):
+    """All networks in one batched call: the means of a GPU, where small steps wait for launches.
+
+    For networks without batch statistics, whose buffers never change.
+    """
+
+    def __init__(self, networks: Sequence[Network], recipe: Recipe) -> None:
+        super().__init__(networks, recipe)
+        parameters, self._buffers = stack_module_state(self._networks)
+        self._parameters = {
+            name: tensor.detach().requires_grad_(True) for name, tensor in parameters.items()
+        }
+        self._optimizer = _sgd(self._parameters.values(), recipe)
+        template = self._networks[0]
+
+        def loss(parameters: Any, buffers: Any, x: Tensor, y: Tensor) -> Tensor:
+            logits = functional_call(template, (parameters, buffers), (x,))
+            return functional.cross_entropy(logits, y)
+
+        self._gradients = vmap(grad_and_value(loss))
+
+    def step(self, batches: Sequence[tuple[Tensor, Tensor]], learning_rate: float) -> Tensor:
+        """One step of SGD for each network."""
+        x = torch.stack([x for x, _ in batches])
+        y = torch.stack([y for _, y in batches])
+        detached = {name: tensor.detach() for name, tensor in self._parameters.items()}
+        gradients, losses = self._gradients(detached, self._buffers, x, y)
+        for name, tensor in self._parameters.items():
+            tensor.grad = gradients[name]
+        _set_learning_rate(self._optimizer, learning_rate)
+        self._optimizer.step()
+        stacked: Tensor = losses
+        return stacked
+
+    def forget_momentum(self) -> None:
+        """Start momentum anew."""
+        self._optimizer.state.clear()
+
+    def state(self) -> dict[str, Tensor]:
+        """Entries `weights.<name>` and `momentum.<name>`, each of M networks."""
+        state = {
+            f"weights.{name}": tensor.detach().clone() for name, tensor in self._parameters.items()
+        }
+        return state | _momentum_of(self._optimizer, self._parameters.items(), "momentum.")
+
+    @torch.no_grad()
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
+        """Take up what `state` returned."""
+        for name, tensor in self._parameters.items():
+            tensor.copy_(state[f"weights.{name}"])
+        _load_momentum(self._optimizer, self._parameters.items(), state, "momentum.")
+
+    @torch.no_grad()
+    def networks(self) -> list[Network]:
+        """The networks with their present weights."""
+        for i, network in enumerate(self._networks):
+            for name, parameter in network.named_parameters():
+                parameter.copy_(self._parameters[name][i])
+        return self._networks
+
+
+def _eager_loss(network: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    return functional.cross_entropy(network(x), y)
+
+
+def _compiled_loss(template: nn.Module) -> Callable[[nn.Module, Tensor, Tensor], Tensor]:
+    # Parameters are arguments of the compiled function: as attributes of their module they would
+    # be guarded, and each network would be compiled anew until the recompile limit.
+    def loss(parameters: Mapping[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
+        return functional.cross_entropy(functional_call(template, dict(parameters), (x,)), y)
+
+    compiled = torch.compile(loss, dynamic=False)
+    return lambda network, x, y: compiled(dict(network.named_parameters()), x, y)
+
+
+def _sgd(parameters: Any, recipe: Recipe) -> torch.optim.SGD:
+    return torch.optim.SGD(
+        parameters,
+        lr=recipe.learning_rate,
+        momentum=recipe.momentum,
+        weight_decay=recipe.weight_decay,
+    )
+
+
+def _set_learning_rate(optimizer: torch.optim.SGD, learning_rate: float) -> None:
+    for group in optimizer.param_groups:
+        group["lr"] = learning_rate
+
+
+def _momentum_of(optimizer: torch.optim.SGD, named: Any, prefix: str) -> dict[str, Tensor]:
+    # Absent before the first step and after a reset; zeros mean the same, bit for bit.
+    return {
+        prefix + name: buffer.clone()
+        for name, parameter in named
+        if (buffer := optimizer.state.get(parameter, {}).get("momentum_buffer")) is not None
+    }
+
+
+def _load_momentum(
+    optimizer: torch.optim.SGD, named: Any, state: Mapping[str, Tensor], prefix: str
+) -> None:
+    optimizer.state.clear()
+    for name, parameter in named:
+        if prefix + name in state:
+            buffer = state[prefix + name].to(parameter.device, copy=True)
+            optimizer.state[parameter]["momentum_buffer"] = buffer
