@@ -11,6 +11,7 @@ import random
 import signal
 import time
 from collections.abc import Mapping
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from overproof.catalog.tasks import TASKS, TaskInfo
 from overproof.core.ids import UnitId, unit_id_of
 from overproof.core.spec import JobSpec, Unit
 from overproof.core.states import JobKind
-from overproof.errors import NonFiniteLoss
+from overproof.errors import NonFiniteLoss, ShuttingDown, StopSignal
 from overproof.runtime.handler import JobContext, JobHandler, UnitOutput
 
 
@@ -46,6 +47,8 @@ class ProbeHandler(JobHandler):
             os.kill(os.getpid(), signal.SIGKILL)
         if behaviour == "nan":
             raise NonFiniteLoss("the loss is NaN at step 0")
+        if behaviour == "stops-unasked":
+            raise ShuttingDown("for no reason")
         if behaviour == "nan-result":
             return UnitOutput(result={"loss": float("nan")})
         if behaviour == "error":
@@ -84,9 +87,10 @@ class ProbeHandler(JobHandler):
             numbers.append(random.Random(f"{body.seed} {step}").random())
             if body.behaviour == "slow":
                 time.sleep(0.02)
-            if context.should_checkpoint():
+            if context.should_checkpoint() or body.behaviour == "checkpoint-always":
                 self._save(numbers, context)
-            context.progress(step + 1, body.steps, loss=1 / (step + 1))
+            with suppress(StopSignal) if body.behaviour == "deaf" else nullcontext():
+                context.progress(step + 1, body.steps, loss=1 / (step + 1))
         return numbers
 
     def _save(self, numbers: list[float], context: JobContext) -> None:

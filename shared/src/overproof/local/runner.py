@@ -15,7 +15,6 @@ from overproof.core.ids import ExperimentId
 from overproof.core.states import JobKind
 from overproof.errors import WorkerLost
 from overproof.handlers.aggregate import compute_metrics
-from overproof.results.views import Claim, EndKind
 from overproof.runtime.aggregation import Aggregator
 from overproof.runtime.hooks import Hooks
 from overproof.runtime.service import make_executor
@@ -130,7 +129,7 @@ class _Team(Hooks):
             thread.join()
 
     def wait_for_idle(self, timeout_s: float) -> None:
-        """Return when no worker has a job, or after `timeout_s`.
+        """Return when no worker has or finds a job, or after `timeout_s`.
 
         Raises:
             WorkerLost: a thread died of an error.
@@ -146,8 +145,8 @@ class _Team(Hooks):
             if all(worker.is_idle for worker in self._workers):
                 return
 
-    def after_end(self, claim: Claim, outcome: EndKind, seconds: float) -> None:
-        """Wake the main thread."""
+    def after_turn(self) -> None:
+        """Have the main thread look whether there is anything left to do."""
         self._changed.set()
 
     def _run(self, member: Runnable) -> None:

@@ -10,6 +10,7 @@ import random
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -142,7 +143,7 @@ class _Attempt:
             settings.cache_dir / "work", f"{job.id}-{self._request.token}"
         ) as folder:
             device = chosen_device(settings.device)
-            self.facts = {**_environment_facts(), "device": device, "threads": settings.threads}
+            self.facts = {**environment_facts(), "device": device, "threads": settings.threads}
             outputs = self._compute(folder, device)
             manifest = self._upload(outputs)
             committed = self._commit(manifest)
@@ -292,8 +293,10 @@ def chosen_device(setting: str) -> str:
     return "cuda" if torch is not None and torch.cuda.is_available() else "cpu"
 
 
-def _environment_facts() -> dict[str, Any]:
-    facts: dict[str, Any] = {"python": platform.python_version(), "platform": platform.platform()}
+@cache
+def environment_facts() -> Mapping[str, str]:
+    """Versions and platform, for manifests; they do not change while the process lives."""
+    facts: dict[str, str] = {"python": platform.python_version(), "platform": platform.platform()}
     for package in ("overproof", "torch"):
         try:
             facts[package] = version(package)

@@ -6,6 +6,7 @@ holds the lease and ends the job.
 
 from __future__ import annotations
 
+import gc
 import importlib
 import importlib.util
 import logging
@@ -75,6 +76,9 @@ def _prepare(settings: ChildSettings) -> AttemptRunner:
         if importlib.util.find_spec(name) is not None:
             importlib.import_module(name)
     remove_stale(settings.cache_dir / "work")
+    # What is loaded now stays for ever: the collection before each job need not look through it.
+    gc.collect()
+    gc.freeze()
     return AttemptRunner(open_store(settings), settings, clock=SystemClock())
 
 

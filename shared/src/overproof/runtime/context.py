@@ -75,6 +75,8 @@ class AttemptContext(JobContext):
         self._reported_at = -math.inf
         self._checkpoint_every_s = checkpoint_every_s
         self._checkpoint_at = clock.monotonic()
+        self._asks = False  # whether the handler checkpoints at all
+        self._is_told = False  # that it is about to be stopped
         self._checkpoints = Checkpoints(store, request.job.id)
         self._manifests: dict[JobId, Manifest] = {}
 
@@ -156,7 +158,10 @@ class AttemptContext(JobContext):
             self._reported_at = now
             finite = {name: float(value) for name, value in scalars.items() if math.isfinite(value)}
             self._report(Advanced(step=step, total=total, scalars=finite))
-        self._stop.raise_if_set()
+        # A handler that checkpoints is stopped only after it was told to: the request may have
+        # come between its question and this call.
+        if not self._stop.wants_checkpoint or self._is_told or not self._asks:
+            self._stop.raise_if_set()
 
     def note(self, **facts: str | int | float | bool) -> None:
         """Kept until the manifest is written."""
@@ -166,8 +171,10 @@ class AttemptContext(JobContext):
 
     def should_checkpoint(self) -> bool:
         """Whether the interval has passed, or the job is about to be stopped and resumed."""
-        due = self._clock.monotonic() - self._checkpoint_at >= self._checkpoint_every_s
-        return due or self._stop.wants_checkpoint
+        self._asks = True
+        self._is_told = self._stop.wants_checkpoint
+        is_due = self._clock.monotonic() - self._checkpoint_at >= self._checkpoint_every_s
+        return is_due or self._is_told
 
     def save_checkpoint(self, step: int, file: Path) -> None:
         """Upload it; the one before is kept too."""

@@ -8,7 +8,7 @@ import random
 import secrets
 import socket
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from overproof.bus.base import Listener
 from overproof.bus.envelope import MessageType
@@ -38,7 +38,7 @@ class Worker:
     than it is allowed to, and calls of back-ends bring their own time limits.
 
     Args:
-        kinds: what it claims; the first kind that has a job wins, unless one is announced.
+        kinds: what it claims; the first kind that has a job wins.
         backends: shared with others of the process.
         executor: its own; closed by `run`.
         settings: times and limits.
@@ -72,19 +72,21 @@ class Worker:
         self._running: RunningJob | None = None
         self._stop = threading.Event()
         now = self._clock.monotonic()
-        self._claim_at = now
+        # Kinds that may have a job for us: those of which the last claim was no failure.
+        self._promising: set[JobKind] = set()
+        self._sweep_at = now
         self._beat_at = now
         self._idle_since = now
 
     @property
     def is_idle(self) -> bool:
-        """Whether it runs no job."""
-        return self._running is None
+        """Whether it runs no job and knows of none to claim."""
+        return self._running is None and (self._stop.is_set() or not self._promising)
 
     @property
     def is_finished(self) -> bool:
         """Whether it was asked to stop, or was idle for too long, and has nothing left to do."""
-        if not self.is_idle:
+        if self._running is not None:
             return False
         idle_s = self._clock.monotonic() - self._idle_since
         limit_s = self._settings.idle_exit_s
@@ -115,23 +117,21 @@ class Worker:
             self._running.request_stop(StopReason.SHUTDOWN)
         if self._running.step(wait_s):
             self._running = None
-            self._idle_since = self._claim_at = self._clock.monotonic()
+            self._idle_since = self._clock.monotonic()
 
     # ---- idle --------------------------------------------------------------------------------
 
     def _look_for_work(self, wait_s: float) -> None:
         if self._stop.is_set():
             return
-        announced: tuple[JobKind, JobId] | None = None
-        left_s = self._claim_at - self._clock.monotonic()
-        if left_s > 0:
+        now = self._clock.monotonic()
+        if now >= self._sweep_at:
+            self._promising = set(self._kinds)
+            self._sweep_at = now + self._settings.sweep_s * self._jitter.uniform(0.75, 1.25)
+        if not self._promising:
             self._executor.prepare()
-            announced = self._listen(min(wait_s, left_s))
-            if announced is None:
-                return
-        elif self._listener is None:
-            # Before the first claim: what is announced after it is heard.
-            self._listen(0.0)
+        # Before the first claim too: what is announced after it is heard.
+        announced = self._listen(0.0 if self._promising else min(wait_s, self._sweep_at - now))
         claim = self._claim(announced)
         if claim is not None:
             self._running = RunningJob(
@@ -143,8 +143,8 @@ class Worker:
                 hooks=self._hooks,
             )
 
-    def _listen(self, wait_s: float) -> tuple[JobKind, JobId] | None:
-        """The last job of our kinds that was announced meanwhile."""
+    def _listen(self, wait_s: float) -> dict[JobKind, JobId]:
+        """The last job of each of our kinds that was announced meanwhile."""
         try:
             if self._listener is None:
                 topics = [Topic.jobs(kind) for kind in self._kinds]
@@ -155,31 +155,34 @@ class Worker:
             _log.warning("no announcements: %s", error)
             self._hooks.after_outage("bus")
             self._stop.wait(wait_s)
-            return None
-        for envelope in reversed(envelopes):
-            if envelope.type is MessageType.JOB_READY and envelope.kind in self._kinds:
-                return envelope.kind, JobId(envelope.job_id)
-        return None
+            return {}
+        announced = {
+            envelope.kind: JobId(envelope.job_id)
+            for envelope in envelopes
+            if envelope.type is MessageType.JOB_READY and envelope.kind in self._kinds
+        }
+        self._promising |= set(announced)
+        return announced
 
-    def _claim(self, announced: tuple[JobKind, JobId] | None) -> Claim | None:
-        spread = self._jitter.uniform(0.75, 1.25)
-        self._claim_at = self._clock.monotonic() + self._settings.sweep_s * spread
-        kind_first, prefer = announced or (None, None)
-        try:
-            # `sorted` is stable: apart from the announced kind their order stays.
-            for kind in sorted(self._kinds, key=lambda each: each is not kind_first):
+    def _claim(self, announced: Mapping[JobKind, JobId]) -> Claim | None:
+        """A job of the first promising kind that has one."""
+        for kind in [kind for kind in self._kinds if kind in self._promising]:
+            try:
                 claim = self._backends.repository.claim(
                     kind,
                     owner=self._owner,
                     ttl_s=self._settings.lease_ttl_s,
-                    prefer=prefer if kind is kind_first else None,
+                    prefer=announced.get(kind),
                 )
-                self._hooks.after_answer()
-                if claim is not None:
-                    return claim
-        except DatabaseUnavailable as error:
-            _log.warning("nothing claimed: %s", error)
-            self._hooks.after_outage("database")
+            except DatabaseUnavailable as error:
+                _log.warning("nothing claimed: %s", error)
+                self._hooks.after_outage("database")
+                self._promising.clear()
+                return None
+            self._hooks.after_answer()
+            if claim is not None:
+                return claim
+            self._promising.discard(kind)
         return None
 
     def _beat(self) -> None:
