@@ -1,0 +1,86 @@
+"""Tables and figures of the pages. Numbers are fractions until here, where they become percent."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import streamlit as st
+
+from overproof.report.figures import FIGURES
+from overproof.report.standings import Measured, Standing
+from overproof.report.text import LEGEND, notes
+
+_PERCENT = ("clean %", "robust %", "drop rate %", "clean ±", "robust ±", "drop rate ±")
+
+
+def show_table(rows: Sequence[Standing]) -> None:
+    """The leaderboard; columns sort by number."""
+    st.dataframe(
+        [_row(row) for row in rows],
+        hide_index=True,
+        column_config={name: st.column_config.NumberColumn(format="%.1f") for name in _PERCENT},
+    )
+    st.caption(LEGEND)
+    incomplete = notes(rows)
+    if incomplete:
+        with st.expander(f"{len(incomplete)} numbers are not complete"):
+            for note in incomplete:
+                st.text(note)
+
+
+def show_figures(rows: Sequence[Standing]) -> None:
+    """The figures of one bench, a tab each."""
+    for tab, (title, draw) in zip(st.tabs(list(FIGURES)), FIGURES.items(), strict=True):
+        with tab:
+            st.plotly_chart(draw(rows), key=title)
+
+
+def matrix(rows: Sequence[Standing]) -> list[dict[str, Any]]:
+    """Robust accuracy in percent, a line for each training set, a column for each cell."""
+    lines: dict[tuple[str, int | None, str], dict[str, Any]] = {}
+    for row in rows:
+        key = (row.method, row.images_per_class, row.bench)
+        line = lines.setdefault(
+            key,
+            {
+                "method": row.method,
+                "images/class": row.images_per_class,
+                "bench": row.bench,
+                "clean": _percent(row.clean.value),
+            },
+        )
+        if row.cell is not None:
+            line[row.cell] = _percent(row.robust.value)
+    return list(lines.values())
+
+
+def _row(row: Standing) -> dict[str, Any]:
+    record: dict[str, Any] = {
+        "data set": row.dataset,
+        "method": row.method,
+        "images/class": row.images_per_class,
+        "network": row.network,
+        "protocol": row.protocol,
+        "attack": row.cell,
+        "robust means": row.semantics,
+    }
+    for name, measured in (
+        ("clean", row.clean),
+        ("robust", row.robust),
+        ("drop rate", row.drop_rate),
+    ):
+        record[f"{name} %"] = _percent(measured.value)
+        record[f"{name} ±"] = _percent(_half(measured))
+    record["networks"] = f"{row.robust.present} of {row.robust.expected}"
+    return record
+
+
+def _half(measured: Measured) -> float | None:
+    if measured.value is None or measured.high is None:
+        return None
+    return measured.high - measured.value
+
+
+def _percent(fraction: float | None) -> float | None:
+    return None if fraction is None else 100 * fraction

@@ -1,0 +1,130 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from overproof.core.states import JobKind
+from overproof.runtime.wiring import Backends
+from tests.workers import work_off
+
+pytestmark = pytest.mark.dashboard
+
+APP = Path(__file__).parents[2] / "dashboard" / "app.py"
+
+
+def opened(page: str = "leaderboard", **query: str) -> AppTest:
+    app = AppTest.from_file(APP, default_timeout=60)
+    for name, value in query.items():
+        app.query_params[name] = value
+    app.run()
+    if page != "leaderboard":
+        app.switch_page(f"pages/{page}.py").run()
+    assert not app.exception
+    return app
+
+
+def choose(app: AppTest, label: str, value: object) -> AppTest:
+    [box] = [box for box in app.selectbox if box.label == label]
+    box.set_value(value).run()
+    assert not app.exception
+    return app
+
+
+def test_leaderboard_without_results_says_how_to_get_some(backends: Backends) -> None:
+    app = opened()
+
+    assert "overproof run" in app.info[0].value
+
+
+def test_leaderboard_shows_percent_of_what_was_measured(
+    backends: Backends, experiment_id: str
+) -> None:
+    work_off(backends.repository)
+
+    table = opened().dataframe[0].value
+
+    # random, DM and the whole set, each in two cells
+    assert len(table) == 6
+    assert list(table["clean %"]) == pytest.approx([80.5] * len(table["clean %"]))
+    assert list(table["robust %"]) == pytest.approx([19.5] * len(table["robust %"]))
+    assert set(table["networks"]) == {"2 of 2"}
+
+
+def test_leaderboard_follows_the_chosen_meaning_of_robust(
+    backends: Backends, experiment_id: str
+) -> None:
+    work_off(backends.repository)
+
+    table = choose(opened(), "Robust means", "S1").dataframe[0].value
+
+    assert list(table["robust %"]) == pytest.approx([39.5] * len(table["robust %"]))
+
+
+def test_leaderboard_filters_by_method(backends: Backends, experiment_id: str) -> None:
+    work_off(backends.repository)
+    app = opened()
+
+    app.multiselect[0].set_value(["random"]).run()
+
+    assert set(app.dataframe[0].value["method"]) == {"random"}
+
+
+def test_jobs_show_states_and_why_a_job_failed(backends: Backends, experiment_id: str) -> None:
+    work_off(backends.repository, failing={JobKind.DISTILL})
+
+    app = opened("jobs")
+
+    table = app.dataframe[0].value
+    assert set(table["state"]) == {"FAILED", "WAITING", "SUCCEEDED"}
+    assert any("NonFiniteLoss" in str(why) for why in table["why"])
+    assert any("blocked by" in str(why) for why in table["why"])
+    assert "NonFiniteLoss" in app.expander[0].label
+
+
+def test_jobs_are_filtered_by_kind(backends: Backends, experiment_id: str) -> None:
+    table = choose(opened("jobs"), "Kind", JobKind.TRAIN).dataframe[0].value
+
+    assert set(table["kind"]) == {"train"}
+
+
+def test_paused_kind_is_told(backends: Backends) -> None:
+    backends.repository.pause(JobKind.TRAIN)
+
+    assert "overproof resume train" in opened("jobs").warning[0].value
+
+
+def test_experiment_shows_matrix_and_units_behind_a_number(
+    backends: Backends, experiment_id: str
+) -> None:
+    work_off(backends.repository)
+
+    app = opened("experiment")
+
+    matrix, units = (frame.value for frame in app.dataframe)
+    assert set(matrix.columns) >= {"method", "clean", "fgsm-linf@8/255", "fgsm-linf@16/255"}
+    assert list(matrix["fgsm-linf@8/255"]) == pytest.approx([19.5] * len(matrix["fgsm-linf@8/255"]))
+    known = {unit.unit_id for unit in backends.repository.units(experiment_id)}  # type: ignore[arg-type]
+    assert set(units["unit"]) <= known
+    assert set(units["task"]) >= {"networks", "white-box"}
+
+
+def test_experiment_can_be_linked_to(backends: Backends, experiment_id: str) -> None:
+    app = opened("experiment", experiment=experiment_id)
+
+    assert app.selectbox[0].value == experiment_id
+    assert "No numbers yet" in app.info[0].value
+
+
+def test_database_that_does_not_answer_is_an_error_message_without_secrets(
+    backends: Backends, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(
+        "OVERPROOF_DATABASE_URL", "postgresql+psycopg2://user:secret@127.0.0.1:1/results"
+    )
+
+    app = opened()
+
+    assert "does not answer" in app.error[0].value
+    assert "secret" not in app.error[0].value
