@@ -372,6 +372,32 @@ def test_kafka_listener_hears_partitions_that_came_after_it(
 
 
 @pytest.mark.kafka
+def test_kafka_commit_of_a_removed_member_is_no_error_and_its_messages_come_again(
+    server_url: Callable[[str], str], run: str, group: Group
+) -> None:
+    from kafka import KafkaAdminClient
+    from kafka.admin import MemberToRemove
+
+    from overproof.bus.kafka import KafkaBus
+
+    servers = server_url("KAFKA").removeprefix("kafka://").split(",")
+    with (
+        closing(KafkaAdminClient(bootstrap_servers=servers)) as admin,
+        closing(KafkaBus.from_url(server_url("KAFKA"))) as bus,
+        closing(bus.subscribe(Topic.ARTIFACTS_UPLOADED, group=group)) as subscription,
+    ):
+        bus.publish(Topic.ARTIFACTS_UPLOADED, message(f"{run}-1"))
+        assert len(read(subscription, run, 1)) == 1
+        [member] = admin.describe_groups([group])[group]["members"]
+        admin.remove_group_members(group, [MemberToRemove(member_id=member["member_id"])])
+
+        subscription.commit()
+        again = read(subscription, run, 1)
+
+    assert [item.job_id for item in again] == [f"{run}-1"]
+
+
+@pytest.mark.kafka
 def test_kafka_topic_that_may_not_be_created_is_named(server_url: Callable[[str], str]) -> None:
     from overproof.bus.kafka import KafkaBus
 
