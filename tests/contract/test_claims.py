@@ -44,7 +44,7 @@ def job_of(number: int) -> JobId:
 # ---- one winner ------------------------------------------------------------------------------
 
 
-def drain(url: str, owner: str) -> list[str]:
+def drain(url: str, owner: str) -> list[JobId]:
     """Claim and end until there is nothing more; the jobs that were claimed."""
     taken = []
     with closing(ResultsRepository(create_engine(url))) as repository:

@@ -1,0 +1,71 @@
+"""The schema: the same from the migrations as from the tables, however often it is made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from sqlalchemy import inspect, text
+
+from overproof.core.states import JobKind
+from overproof.results.engine import create_engine
+from overproof.results.migrate import migrate, newest_revision
+from overproof.results.repository import ResultsRepository
+from overproof.results.tables import metadata
+from tests.databases import fresh_postgres
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
+def empty_url(
+    request: pytest.FixtureRequest, tmp_path: Path, server_url: Callable[[str], str]
+) -> Iterator[str]:
+    if request.param == "sqlite":
+        yield f"sqlite:///{tmp_path}/results.db"
+    else:
+        with fresh_postgres(server_url("POSTGRES")) as url:
+            yield url
+
+
+def test_migrations_lead_to_the_tables_of_the_code(empty_url: str) -> None:
+    engine = create_engine(empty_url)
+    migrate(engine)
+
+    with engine.connect() as connection:
+        context = MigrationContext.configure(connection, opts={"compare_type": True})
+        difference = compare_metadata(context, metadata)
+        checks = {check["name"] for check in inspect(connection).get_check_constraints("jobs")}
+    engine.dispose()
+
+    assert difference == []
+    assert checks == {"ck_jobs_kind", "ck_jobs_state", "ck_jobs_lease"}
+
+
+def test_migrating_again_keeps_what_is_there(empty_url: str) -> None:
+    engine = create_engine(empty_url)
+    migrate(engine)
+    ResultsRepository(engine).pause(JobKind.TRAIN)
+
+    migrate(engine)
+
+    paused = [status.kind for status in ResultsRepository(engine).kind_status() if status.paused]
+    engine.dispose()
+    assert paused == [JobKind.TRAIN]
+
+
+def test_many_may_migrate_at_once(empty_url: str) -> None:
+    engines = [create_engine(empty_url) for _ in range(4)]
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(migrate, engines))
+
+    with engines[0].connect() as connection:
+        revisions = connection.execute(text("SELECT version_num FROM alembic_version")).scalars()
+        assert list(revisions) == [newest_revision()]
+        wanted = connection.execute(text("SELECT kind, wanted FROM jobs_wanted")).all()
+    for engine in engines:
+        engine.dispose()
+    assert sorted(tuple(row) for row in wanted) == [("attack", 0), ("distill", 0), ("train", 0)]
