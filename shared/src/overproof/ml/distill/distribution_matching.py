@@ -11,7 +11,7 @@ from overproof.catalog.distillation import DistributionMatchingParams
 from overproof.ml.augment import dsa
 from overproof.ml.distill.base import DistillationMethod, DistilledSet, Problem
 from overproof.ml.distill.real_images import RealImages
-from overproof.ml.distill.synthetic import SyntheticImages
+from overproof.ml.distill.synthetic import SyntheticImages, augmented
 from overproof.ml.models.base import Network
 from overproof.ml.seeding import generator
 from overproof.ml.train.means import has_batch_statistics
@@ -67,14 +67,11 @@ class DistributionMatching(DistillationMethod[DistributionMatchingParams]):
         gradient = torch.empty_like(self._synthetic.values)
         for first in range(0, classes, self._classes_at_once):
             group = slice(first, first + self._classes_at_once)
-            part = dsa.Draw(
-                families=drawn.families, choice=drawn.choice[group], numbers=drawn.numbers[group]
-            )
             real = self._normalizer.normalize(self._real.pixels(numbers[group]))
             synthetic = self._synthetic.values[group].detach().requires_grad_(True)
             with torch.no_grad():
-                target = mean_features(network, real, part)
-            difference = target - mean_features(network, synthetic, part)
+                target = mean_features(network, augmented(real, drawn, group))
+            difference = target - mean_features(network, augmented(synthetic, drawn, group))
             loss = difference.square().sum()
             (gradient[group],) = torch.autograd.grad(loss, synthetic)
             total += loss.detach()
@@ -96,8 +93,7 @@ class DistributionMatching(DistillationMethod[DistributionMatchingParams]):
         self._synthetic.load_state(state)
 
 
-def mean_features(network: Network, x: Tensor, drawn: dsa.Draw) -> Tensor:
-    """(K, n, C, H, W) normalised images → (K, D) mean features of each class, augmented."""
+def mean_features(network: Network, x: Tensor) -> Tensor:
+    """(K, n, C, H, W) normalised images → (K, D) mean features of each class."""
     classes, count = x.shape[:2]
-    features = network.embed(dsa.apply(x.flatten(0, 1), drawn))
-    return features.view(classes, count, -1).mean(dim=1)
+    return network.embed(x.flatten(0, 1)).view(classes, count, -1).mean(dim=1)

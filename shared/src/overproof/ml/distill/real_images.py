@@ -29,6 +29,18 @@ class RealImages:
         """Number of images of the smallest class."""
         return int(self.counts.min())
 
+    def require(self, count: int) -> None:
+        """Make sure that each class has `count` images.
+
+        Raises:
+            InvalidData: one has fewer.
+        """
+        if count > self.smallest:
+            raise InvalidData(
+                f"class {int(self.counts.argmin())} has {self.smallest} training images, "
+                f"{count} different ones are asked for; ask for fewer"
+            )
+
     def draw(self, count: int, generator: torch.Generator) -> Tensor:
         """Numbers of `count` different images of each class, drawn with equal chances.
 
@@ -42,11 +54,7 @@ class RealImages:
         Raises:
             InvalidData: a class has fewer images.
         """
-        if count > self.smallest:
-            raise InvalidData(
-                f"class {int(self.counts.argmin())} has {self.smallest} training images, "
-                f"{count} different ones are asked for; ask for fewer"
-            )
+        self.require(count)
         keys = torch.rand(len(self.counts), int(self.counts.max()), generator=generator)
         # Places beyond the end of a smaller class come last.
         keys[torch.arange(keys.shape[1]) >= self.counts[:, None]] = 2.0

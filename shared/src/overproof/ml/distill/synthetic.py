@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Literal
 
 import torch
 from torch import Tensor
 
+from overproof.ml.augment import dsa
 from overproof.ml.distill.base import DistilledSet, Problem
 from overproof.ml.distill.real_images import RealImages
 from overproof.ml.models.base import Normalized
@@ -17,6 +19,21 @@ from overproof.ml.seeding import generator
 def labels_of(classes: int, images_per_class: int) -> Tensor:
     """(K · n,) int64: n times 0, then n times 1, …"""
     return torch.arange(classes).repeat_interleave(images_per_class)
+
+
+def augmented(x: Tensor, drawn: dsa.Draw, classes: slice) -> Tensor:
+    """Images of some classes, each class under its own draw.
+
+    Args:
+        x: (k, n, C, H, W) normalised images of the k classes in `classes`.
+        drawn: one draw for each of all classes.
+        classes: which of them `x` holds.
+
+    Returns:
+        (k, n, C, H, W), differentiable with respect to `x`.
+    """
+    part = replace(drawn, choice=drawn.choice[classes], numbers=drawn.numbers[classes])
+    return dsa.apply(x.flatten(0, 1), part).view(x.shape)
 
 
 class SyntheticImages:
