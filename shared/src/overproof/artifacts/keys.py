@@ -5,6 +5,11 @@ from __future__ import annotations
 from overproof.core.refs import checked_key
 
 
+def job_folder(job_id: str) -> str:
+    """The folder of all that attempts at a job leave."""
+    return checked_key(f"jobs/{job_id}") + "/"
+
+
 def attempt_file(job_id: str, token: int, name: str) -> str:
     """A file of one attempt; the token is the claim's, so attempts never share a file."""
     return checked_key(f"jobs/{job_id}/{token}/{name}")

@@ -36,6 +36,8 @@ _RETRIES = urllib3.Retry(
     total=3, backoff_factor=0.3, backoff_max=2, status_forcelist=(500, 502, 503, 504)
 )
 _CONDITIONAL_ATTEMPTS = 6
+# After these the object may be stored or not, and another attempt may succeed.
+_UNSURE = frozenset({500, 502, 503, 504})
 
 
 class S3Store(ArtifactStore):
@@ -258,7 +260,7 @@ class S3Store(ArtifactStore):
             if response.status == 412:
                 return unanswered and self.read(key) == data
             problem = _code_of(response)
-            if response.status >= 500:
+            if response.status in _UNSURE:
                 unanswered = True
             elif response.status != 409:  # 409: two conditional writes met, neither was stored
                 break

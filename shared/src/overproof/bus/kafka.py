@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import socket
 import ssl
 import threading
@@ -36,6 +37,7 @@ _GROUP_CHANGED = (
     kafka_errors.IllegalGenerationError,
     kafka_errors.UnknownMemberIdError,
 )
+_SERVER = re.compile(r"(\[[0-9a-fA-F:]+\]|[^\s:/@]+):[0-9]{1,5}")
 _SECURITY = ("plaintext", "ssl", "sasl_plaintext", "sasl_ssl")
 _MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 
@@ -117,6 +119,9 @@ class KafkaBus(Bus):
         timeout_s: how long an answer may take; `publish` gives up after this, or after twice this
             on the first use of a topic.
         clock: says when to look for new partitions.
+
+    Raises:
+        SettingsError: a server that is no `host:port`, or unusable security.
     """
 
     def __init__(
@@ -130,6 +135,9 @@ class KafkaBus(Bus):
         timeout_s: float = 10.0,
         clock: Clock | None = None,
     ) -> None:
+        for server in servers:
+            if not _SERVER.fullmatch(server):
+                raise SettingsError(f"Kafka server {server!r} is not usable; write host:port")
         self._servers = tuple(servers)
         self._name = f"Kafka at {','.join(servers)}"
         self._topic_options = {"num_partitions": partitions, "replication_factor": replication}
@@ -174,12 +182,12 @@ class KafkaBus(Bus):
             SettingsError: no servers, an unknown option, a bad value, or a password in the URL.
         """
         parts = urlsplit(url)
-        if "@" in parts.netloc or "password" in parts.query:
+        options = dict(parse_qsl(parts.query, keep_blank_values=True))
+        if "@" in parts.netloc or "password" in options:
             raise SettingsError("the Kafka URL holds credentials; set the password apart from it")
         servers = [server for server in parts.netloc.split(",") if server]
         if parts.scheme != "kafka" or not servers or parts.path.strip("/"):
             raise SettingsError(f"{url!r} names no brokers; write kafka://host:port,host2:port")
-        options = dict(parse_qsl(parts.query, keep_blank_values=True))
         try:
             bus = cls(
                 servers,
