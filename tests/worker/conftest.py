@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import gc
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.worker.stage import Stage
 from tests.worker.tasks import register
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _small_heap() -> Iterator[None]:
+    """Each attempt collects garbage; what is imported by now need not be looked through."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 @pytest.fixture(autouse=True)

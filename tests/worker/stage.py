@@ -102,7 +102,8 @@ class Stage:
         self.clock = ManualClock()
         self.settings = Settings(home=home, preload=(), **settings)
         home.mkdir(parents=True, exist_ok=True)
-        (home / "results.db").write_bytes(_empty_database())
+        if not (home / "results.db").exists():
+            (home / "results.db").write_bytes(_empty_database())
         engine = create_engine(self.settings.database)
         self.repository = FaultyRepository(
             engine, retry=self.settings.retry, breaker_limit=50, now=self.clock.now

@@ -432,7 +432,7 @@ def test_other_errors_are_retried_later_and_later_up_to_the_limit(stage: Stage) 
     worker = stage.a_worker()
     starts: list[float] = []
 
-    for _ in range(200):
+    for _ in range(40):
         stage.work(worker)
         if len(stage.executor.started) > len(starts):
             starts.append(stage.clock.monotonic())

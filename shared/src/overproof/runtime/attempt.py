@@ -35,7 +35,6 @@ from overproof.errors import (
     StoreUnavailable,
 )
 from overproof.runtime.cache import ArtifactCache
-from overproof.runtime.checkpoints import Checkpoints
 from overproof.runtime.context import AttemptContext
 from overproof.runtime.handler import UnitOutput
 from overproof.runtime.patience import PatientStore
@@ -134,23 +133,19 @@ class _Attempt:
 
     def run(self) -> Manifest:
         """The manifest that the job has now, whoever wrote it."""
-        job = self._request.job
-        found = self._find_manifest()
-        if found is not None:
-            return found
-        settings = self._runner.settings
+        manifest = self._find_manifest() or self._make_manifest()
+        self._remove_garbage(manifest)
+        return manifest
+
+    def _make_manifest(self) -> Manifest:
+        job, settings = self._request.job, self._runner.settings
         with attempt_folder(
             settings.cache_dir / "work", f"{job.id}-{self._request.token}"
         ) as folder:
             device = chosen_device(settings.device)
             self.facts = {**environment_facts(), "device": device, "threads": settings.threads}
             outputs = self._compute(folder, device)
-            manifest = self._upload(outputs)
-            committed = self._commit(manifest)
-        # Without patience: they are only garbage now.
-        with suppress(StoreUnavailable):
-            Checkpoints(self._runner.store, job.id).remove_all()
-        return committed
+            return self._commit(self._upload(outputs))
 
     def _find_manifest(self) -> Manifest | None:
         job_id = self._request.job.id
@@ -246,6 +241,16 @@ class _Attempt:
                 return winner
             self._stop_if_unwanted()
         return manifest
+
+    def _remove_garbage(self, manifest: Manifest) -> None:
+        """Remove checkpoints and what earlier attempts left; later ones may still be at work."""
+        folder = keys.job_folder(manifest.job_id)
+        store = self._runner.store  # without patience: nothing depends on this
+        with suppress(StoreUnavailable):
+            for key in store.keys(folder):
+                owner = key.removeprefix(folder).partition("/")[0]
+                if owner == "checkpoint" or (owner.isdecimal() and int(owner) < manifest.token):
+                    store.delete(key)
 
     def _remove_files(self, manifest: Manifest) -> None:
         for unit in manifest.units.values():

@@ -57,15 +57,10 @@ class Checkpoints:
             return Checkpoint(step=int(key.rpartition("-")[2]), path=path)
         return None
 
-    def remove_all(self) -> None:
-        """Remove what a finished job needs no more."""
-        for key in self._keys():
-            self._remove(key)
-
     def _keys(self) -> list[str]:
-        """Those that have an index, oldest first."""
+        """All, oldest first, those included that were cut short."""
         found = self._store.keys(keys.checkpoint_folder(self._job_id))
-        return sorted(key.removesuffix(_INDEX) for key in found if key.endswith(_INDEX))
+        return sorted({key.removesuffix(_INDEX) for key in found})
 
     def _remove(self, key: str) -> None:
         self._store.delete(key + _INDEX)
