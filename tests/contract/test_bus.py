@@ -110,6 +110,17 @@ def test_listener_hears_only_its_topic(bus: Bus, run: str) -> None:
         assert [item.job_id for item in heard] == [f"{run}-attack"]
 
 
+def test_listener_hears_all_its_topics(bus: Bus, run: str) -> None:
+    topics = (Topic.JOBS_TRAIN, Topic.JOBS_ATTACK)
+    with closing(bus.listen(*topics)) as listener:
+        for topic in topics:
+            bus.publish(topic, message(f"{run}-{topic.value}"))
+
+        heard = hear(listener, run, 2)
+
+    assert {item.job_id for item in heard} == {f"{run}-{topic.value}" for topic in topics}
+
+
 def test_poll_without_messages_returns_after_its_timeout(bus: Bus) -> None:
     with closing(bus.listen(Topic.DEAD_JOBS_ATTACK)) as listener:
         began = time.monotonic()
@@ -395,6 +406,23 @@ def test_kafka_commit_of_a_removed_member_is_no_error_and_its_messages_come_agai
         again = read(subscription, run, 1)
 
     assert [item.job_id for item in again] == [f"{run}-1"]
+
+
+@pytest.mark.kafka
+def test_kafka_bytes_that_the_broker_does_not_take_are_no_outage(
+    server_url: Callable[[str], str], run: str
+) -> None:
+    from overproof.bus.kafka import KafkaBus
+
+    with (
+        closing(KafkaBus.from_url(server_url("KAFKA"))) as bus,
+        closing(bus.listen(Topic.DEAD_JOBS_TRAIN)) as listener,
+    ):
+        with pytest.raises(ValueError, match=r"max\.message\.bytes"):
+            bus.publish_raw(Topic.DEAD_JOBS_TRAIN, b"x" * (2 << 20))
+        bus.publish(Topic.DEAD_JOBS_TRAIN, message(f"{run}-small"))
+
+        assert len(hear(listener, run, 1)) == 1
 
 
 @pytest.mark.kafka

@@ -27,6 +27,23 @@ def test_checkpoints_lie_in_their_folder() -> None:
     assert keys.checkpoint("job-a", 1, 2).startswith(folder)
 
 
+def test_things_of_different_kinds_lie_in_different_folders() -> None:
+    sha256 = "0" * 64
+    folders = {
+        key.rpartition("/")[0]
+        for key in (
+            keys.manifest("job-a"),
+            keys.attempt_file("job-a", 1, "x"),
+            keys.checkpoint("job-a", 1, 0),
+            keys.dead_letter(sha256),
+            keys.asset("datasets", sha256),
+            keys.asset("weights", sha256),
+        )
+    }
+
+    assert len(folders) == 6
+
+
 def test_name_that_leaves_the_attempts_folder_is_refused() -> None:
     with pytest.raises(InvalidKey):
         keys.attempt_file("job-a", 1, "../2/x")

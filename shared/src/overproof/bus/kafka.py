@@ -18,7 +18,7 @@ from kafka import errors as kafka_errors
 from kafka.net.compat import KafkaNetClient
 
 from overproof.bus.base import Bus, Delivery, Listener, Subscription
-from overproof.bus.envelope import Envelope
+from overproof.bus.envelope import MAX_BYTES, Envelope
 from overproof.bus.topics import Group, Topic
 from overproof.core.clock import Clock, SystemClock
 from overproof.errors import BusUnavailable, MalformedMessage, SettingsError
@@ -37,6 +37,7 @@ _GROUP_CHANGED = (
     kafka_errors.IllegalGenerationError,
     kafka_errors.UnknownMemberIdError,
 )
+_TOO_LARGE = (kafka_errors.MessageSizeTooLargeError, kafka_errors.RecordListTooLargeError)
 _SERVER = re.compile(r"(\[[0-9a-fA-F:]+\]|[^\s:/@]+):[0-9]{1,5}")
 _SECURITY = ("plaintext", "ssl", "sasl_plaintext", "sasl_ssl")
 _MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
@@ -222,16 +223,14 @@ class KafkaBus(Bus):
             try:
                 sent = producer.send(topic.value, raw, key=key.encode() or None)
                 sent.get(timeout=self._timeout_s + 1)
-            except (
-                kafka_errors.MessageSizeTooLargeError,
-                kafka_errors.RecordListTooLargeError,
-            ) as error:
-                raise ValueError(
-                    f"{self._name} takes no message of {len(raw)} bytes on {topic}; "
-                    "raise the topic's max.message.bytes"
-                ) from error
-            except kafka_errors.KafkaError:
+            except kafka_errors.KafkaError as error:
                 self._discard(producer)
+                # Such a refusal fails all that is being sent, small messages of others included.
+                if isinstance(error, _TOO_LARGE) and len(raw) > MAX_BYTES:
+                    raise ValueError(
+                        f"{self._name} takes no message of {len(raw)} bytes on {topic}; "
+                        "raise the topic's max.message.bytes"
+                    ) from error
                 raise
 
     def listen(self, *topics: Topic) -> Listener:
