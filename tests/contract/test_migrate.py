@@ -12,6 +12,7 @@ from alembic.migration import MigrationContext
 from sqlalchemy import inspect, text
 
 from overproof.core.states import JobKind
+from overproof.errors import DatabaseUnavailable
 from overproof.results.engine import create_engine
 from overproof.results.migrate import migrate, newest_revision
 from overproof.results.repository import ResultsRepository
@@ -69,3 +70,11 @@ def test_many_may_migrate_at_once(empty_url: str) -> None:
     for engine in engines:
         engine.dispose()
     assert sorted(tuple(row) for row in wanted) == [("attack", 0), ("distill", 0), ("train", 0)]
+
+
+def test_database_that_was_not_migrated_is_unavailable(empty_url: str) -> None:
+    engine = create_engine(empty_url)
+
+    with pytest.raises(DatabaseUnavailable, match="check that it runs and was migrated"):
+        ResultsRepository(engine).experiments()
+    engine.dispose()

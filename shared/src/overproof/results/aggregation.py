@@ -38,7 +38,8 @@ def groups_to_aggregate(tx: Transaction, limit: int) -> list[GroupId]:
 
 def recompute(tx: Transaction, group_id: GroupId, compute: Compute) -> int:
     """See `ResultsRepository.recompute`."""
-    group = tx.execute(select(groups).where(groups.c.id == group_id).with_for_update()).first()
+    this = select(groups).where(groups.c.id == group_id)
+    group = tx.execute(this.with_for_update(key_share=True)).first()
     if group is None:
         raise NotFound(f"no group {group_id}")
     is_relevant = or_(units.c.state == UnitState.DONE.value, wanted())

@@ -117,7 +117,7 @@ def _claim_statement(
         choice = choice.where(job.c.id == bindparam("preferred"), not_(more_urgent))
     else:
         choice = choice.order_by(job.c.priority.desc(), job.c.due_at)
-    choice = choice.limit(1).with_for_update(skip_locked=True, of=job)
+    choice = choice.limit(1).with_for_update(skip_locked=True, key_share=True, of=job)
     return (
         update(jobs)
         .where(jobs.c.id == choice.scalar_subquery())

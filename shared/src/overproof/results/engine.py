@@ -217,7 +217,9 @@ class Transaction:
         decided by others is seen by the statements after this one. SQLite has one writer anyway.
         """
         if self.is_postgres:
-            self.execute(select(jobs.c.id).where(where).order_by(jobs.c.id).with_for_update())
+            # With key_share, rows that refer to a locked one can be inserted meanwhile.
+            found = select(jobs.c.id).where(where).order_by(jobs.c.id)
+            self.execute(found.with_for_update(key_share=True))
 
     def lock_name(self, key: int) -> None:
         """Wait until no other transaction holds `key`; SQLite has one writer anyway."""

@@ -146,6 +146,10 @@ class ResultsRepository:
         complete. RETRY at the last attempt is FAILED. RELEASED and CANCELLED do not count as an
         attempt. What would go back to the queue but is wanted by nobody is CANCELLED.
 
+        Returns:
+            Whether the token was good, and the jobs to be announced: dependants, or the job
+            itself when it is due again at once.
+
         Raises:
             ValueError: SUCCEEDED without a result for each unit of the job.
         """
