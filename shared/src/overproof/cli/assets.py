@@ -2,7 +2,161 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Annotated, Any
+
 import typer
 
+from overproof.cli.backends import open_backends, open_repository
+from overproof.cli.output import JsonOption, moment, print_json, print_table, say
+
+if TYPE_CHECKING:
+    from overproof.results.views import Asset
+
+DATASETS, WEIGHTS = "datasets", "weights"
+
 data = typer.Typer(no_args_is_help=True, help="Data sets that you bring.")
-weights = typer.Typer(no_args_is_help=True, help="Networks that you bring.")
+weights = typer.Typer(no_args_is_help=True, help="Weights of networks that you bring.")
+
+Name = Annotated[str, typer.Argument(help="What specs call it.", show_default=False)]
+
+
+@data.command("add")
+def add_data(
+    name: Name,
+    source: Annotated[
+        Path,
+        typer.Argument(
+            help="Folder as torchvision leaves it, IDX files, a folder or tar of images, or .npz.",
+            show_default=False,
+        ),
+    ],
+    size: Annotated[
+        int | None, typer.Option(min=1, help="Side in pixels, for images of several sizes.")
+    ] = None,
+    mirrors: Annotated[
+        bool,
+        typer.Option("--mirrors", help="A mirrored image keeps its class (photographs, not text)."),
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Pack a data set and put it into the store; its hash is the version."""
+    from overproof.ml.datasets.packing import pack
+
+    _check_name(name)
+    with TemporaryDirectory() as folder:
+        packed = Path(folder) / "packed"
+        facts = pack(name, source, packed, size=size, mirrors=mirrors)
+        asset = _store(DATASETS, name, packed, facts)
+    if as_json:
+        print_json(asset)
+    else:
+        say(f"{name} is in the store, version {asset.version[:12]}, {asset.ref.size_bytes} bytes")
+
+
+@data.command("list")
+def list_data(as_json: JsonOption = False) -> None:
+    """List the data sets in the store, each name's latest version first."""
+    _list(DATASETS, as_json=as_json)
+
+
+@weights.command("add")
+def add_weights(
+    name: Name,
+    source: Annotated[
+        Path,
+        typer.Argument(help="safetensors, or a torch file of nothing but tensors."),
+    ],
+    as_json: JsonOption = False,
+) -> None:
+    """Check weights and put them into the store as safetensors; no code in the file runs."""
+    from safetensors.torch import save_file
+
+    from overproof.ml.checkpoints import read_weights
+
+    _check_name(name)
+    tensors = read_weights(source)
+    facts = {
+        "tensors": len(tensors),
+        "parameters": sum(tensor.numel() for tensor in tensors.values()),
+    }
+    with TemporaryDirectory() as folder:
+        packed = Path(folder) / "packed"
+        save_file({key: tensor.clone().contiguous() for key, tensor in tensors.items()}, packed)
+        asset = _store(WEIGHTS, name, packed, facts)
+    if as_json:
+        print_json(asset)
+    else:
+        say(f"{name} is in the store, version {asset.version[:12]}, {facts['parameters']} numbers")
+
+
+@weights.command("list")
+def list_weights(as_json: JsonOption = False) -> None:
+    """List the weights in the store, each name's latest version first."""
+    _list(WEIGHTS, as_json=as_json)
+
+
+def _check_name(name: str) -> None:
+    """Refuse a name that no spec could use.
+
+    Raises:
+        InvalidData: it is none.
+    """
+    from pydantic import TypeAdapter, ValidationError
+
+    from overproof.core.spec import Name as SpecName
+    from overproof.errors import InvalidData
+
+    try:
+        TypeAdapter(SpecName).validate_python(name)
+    except ValidationError:
+        raise InvalidData(
+            f"{name[:40]!r} is no name; use up to 100 letters, digits and . _ -, beginning with a "
+            "letter or digit"
+        ) from None
+
+
+def _store(kind: str, name: str, packed: Path, facts: Mapping[str, Any]) -> Asset:
+    """Put the packed file into the store, then its name into the database.
+
+    If the process dies in between, the bytes lie there without a name; adding again uses them.
+    """
+    from overproof.artifacts import keys
+    from overproof.errors import NotFound
+
+    with packed.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    with open_backends() as (_, backends):
+        ref = backends.store.put(
+            keys.asset(kind, digest), packed, media_type="application/octet-stream"
+        )
+        backends.repository.add_asset(kind, name, ref, facts)
+        asset = backends.repository.asset(kind, name, ref.sha256)
+    if asset is None:
+        raise NotFound(f"{kind} {name!r} was removed by somebody else; add it again")
+    return asset
+
+
+def _list(kind: str, *, as_json: bool) -> None:
+    with open_repository() as repository:
+        assets = repository.assets(kind)
+    if as_json:
+        print_json(assets)
+        return
+    print_table(
+        ["name", "version", "bytes", "added (UTC)", "facts"],
+        [
+            (
+                each.name,
+                each.version[:12],
+                each.ref.size_bytes,
+                moment(each.created_at),
+                ", ".join(f"{key} {value}" for key, value in each.facts.items() if key != "name"),
+            )
+            for each in assets
+        ],
+        numbers={"bytes"},
+    )

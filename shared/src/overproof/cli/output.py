@@ -60,7 +60,8 @@ def print_table(
     from rich.text import Text
 
     right = set(numbers)
-    table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left")
+    heading = None if title is None else Text(title)
+    table = Table(box=box.SIMPLE_HEAD, title=heading, title_justify="left")
     for header in headers:
         table.add_column(header, justify="right" if header in right else "left", overflow="fold")
     for row in rows:

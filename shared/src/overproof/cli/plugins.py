@@ -91,7 +91,10 @@ def _registry(kind: PluginKind) -> Registry:
     from overproof.catalog.models import MODELS
     from overproof.catalog.protocols import PROTOCOLS
     from overproof.catalog.tasks import TASKS
+    from overproof.runtime.plugins import load_plugins
+    from overproof.runtime.settings import Settings
 
+    load_plugins(Settings.from_env().plugins)
     registries = {
         PluginKind.DISTILLATION: DISTILLATION,
         PluginKind.ATTACKS: ATTACKS,

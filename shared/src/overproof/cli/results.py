@@ -80,7 +80,7 @@ def show_leaderboard(
     as_json: bool,
 ) -> None:
     """Print the leaderboard of one experiment or of all."""
-    from overproof.report.standings import standings, to_records
+    from overproof.report.standings import by_bench, standings, to_records
     from overproof.report.text import HEADERS, LEGEND, NUMBERS, cells, notes
 
     rows = standings(repository.leaderboard(experiment_id), semantics)
@@ -90,7 +90,8 @@ def show_leaderboard(
     if not rows:
         say("no results yet")
         return
-    print_table(HEADERS, [cells(row) for row in rows], numbers=NUMBERS)
+    for bench, members in by_bench(rows).items():
+        print_table(HEADERS, [cells(row) for row in members], numbers=NUMBERS, title=bench)
     say(LEGEND)
     for note in notes(rows):
         say(f"* {note}")

@@ -16,7 +16,7 @@ from typing import Any
 from plotly.offline import get_plotlyjs
 
 from overproof.report.figures import FIGURES
-from overproof.report.standings import Standing, to_csv, to_json
+from overproof.report.standings import Standing, by_bench, to_csv, to_json
 from overproof.report.text import HEADERS, LEGEND, NUMBERS, cells, notes
 from overproof.results.views import UnitRow
 
@@ -65,9 +65,7 @@ def render_page(
     body = [
         f"<h1>{escape(title)}</h1>",
         f'<p class="note">Written {moment}.</p>',
-        "<h2>Leaderboard</h2>",
-        _leaderboard(rows),
-        *_figures(rows),
+        *_results(rows),
         "<h2>Provenance</h2>",
         *_provenance(provenance),
     ]
@@ -83,23 +81,27 @@ def render_page(
     )
 
 
-def _leaderboard(rows: Sequence[Standing]) -> str:
+def _results(rows: Sequence[Standing]) -> Iterator[str]:
     if not rows:
-        return "<p>No results yet.</p>"
-    incomplete = "".join(f"<li>{escape(note)}</li>" for note in notes(rows))
-    return (
-        _table(HEADERS, [cells(row) for row in rows])
-        + f'<p class="note">{escape(LEGEND)}</p>'
-        + (
-            f'<p class="note">* not complete:</p><ul class="note">{incomplete}</ul>'
-            if incomplete
-            else ""
-        )
-        + "<p>"
-        + _download("leaderboard.csv", "text/csv", to_csv(rows))
-        + _download("leaderboard.json", "application/json", to_json(rows))
-        + "</p>"
-    )
+        yield "<p>No results yet.</p>"
+        return
+    yield f'<p class="note">{escape(LEGEND)}</p>'
+    yield _download("leaderboard.csv", "text/csv", to_csv(rows))
+    yield _download("leaderboard.json", "application/json", to_json(rows))
+    for bench, members in by_bench(rows).items():
+        yield f"<h2>{escape(bench)}</h2>"
+        yield _table(HEADERS, [cells(row) for row in members])
+        incomplete = "".join(f"<li>{escape(note)}</li>" for note in notes(members))
+        if incomplete:
+            yield f'<p class="note">* not complete:</p><ul class="note">{incomplete}</ul>'
+        if any(row.cell is not None for row in members):
+            yield from _figures(members)
+
+
+def _figures(rows: Sequence[Standing]) -> Iterator[str]:
+    for title, draw in FIGURES.items():
+        drawn = draw(rows).to_html(full_html=False, include_plotlyjs=False, config=_PLOT_CONFIG)
+        yield f"<h3>{escape(title)}</h3>{drawn}"
 
 
 def _download(name: str, media_type: str, text: str) -> str:
@@ -107,16 +109,6 @@ def _download(name: str, media_type: str, text: str) -> str:
     return (
         f'<a class="button" download="{name}" href="data:{media_type};base64,{encoded}">{name}</a>'
     )
-
-
-def _figures(rows: Sequence[Standing]) -> Iterator[str]:
-    attacked = [row for row in rows if row.cell is not None]
-    for bench in dict.fromkeys(row.bench for row in attacked):
-        yield f"<h2>{escape(bench)}</h2>"
-        for title, draw in FIGURES.items():
-            figure = draw([row for row in attacked if row.bench == bench])
-            drawn = figure.to_html(full_html=False, include_plotlyjs=False, config=_PLOT_CONFIG)
-            yield f"<h3>{escape(title)}</h3>{drawn}"
 
 
 def _provenance(provenance: Provenance) -> Iterator[str]:

@@ -120,6 +120,14 @@ def standings(
     return sorted(flat, key=_order)
 
 
+def by_bench(rows: Iterable[Standing]) -> dict[str, list[Standing]]:
+    """`rows` in groups that may be compared, in the order of `rows`."""
+    benches: dict[str, list[Standing]] = {}
+    for row in rows:
+        benches.setdefault(row.bench, []).append(row)
+    return benches
+
+
 def to_records(rows: Sequence[Standing]) -> list[dict[str, Any]]:
     """`rows` as flat plain JSON, for files: `clean`, `clean_low`, `clean_high`, …"""
     return [_record(row) for row in rows]

@@ -7,11 +7,8 @@ from collections.abc import Iterable
 from overproof.report.standings import Measured, Standing
 
 HEADERS = (
-    "data set",
     "method",
     "images/class",
-    "network",
-    "protocol",
     "attack",
     "clean %",
     "robust %",
@@ -26,13 +23,10 @@ LEGEND = (
 
 
 def cells(row: Standing) -> list[str]:
-    """A row of the leaderboard under `HEADERS`."""
+    """A row of the leaderboard under `HEADERS`; what it belongs to is its `bench`."""
     return [
-        row.dataset,
         row.method,
         "all" if row.images_per_class is None else str(row.images_per_class),
-        row.network,
-        row.protocol,
         "none" if row.cell is None else f"{row.cell}:{row.semantics}",
         percent(row.clean),
         percent(row.robust),
