@@ -168,28 +168,31 @@ class ClaimsMachine(RuleBasedStateMachine):
     # ---- what always holds -------------------------------------------------------------------
 
     @invariant()
-    def terminal_states_are_left_only_by_the_named_transitions(self) -> None:
+    def rules_hold(self) -> None:
         now = self.jobs()
+        self.terminal_states_were_left_only_by_the_named_transitions(now)
+        self.before, self.may_leave = now, set()
+        self.units_are_done_exactly_when_their_job_succeeded()
+        self.network_is_ready_only_with_both_sets()
+        self.at_most_one_claim_of_a_job_is_good()
+
+    def terminal_states_were_left_only_by_the_named_transitions(
+        self, now: dict[JobId, JobView]
+    ) -> None:
         for job_id, was in self.before.items():
             assert now[job_id].token >= was.token
             if was.state.is_terminal and now[job_id].state is not was.state:
                 assert job_id in self.may_leave
                 assert now[job_id].token == was.token + 1
-        self.before = now
-        self.may_leave = set()
 
-    @invariant()
     def units_are_done_exactly_when_their_job_succeeded(self) -> None:
         for status in self.repository.unit_status(UnitId(unit.id) for unit in UNITS).values():
             assert (status.state is UnitState.DONE) == (status.job_state is JobState.SUCCEEDED)
 
-    @invariant()
     def network_is_ready_only_with_both_sets(self) -> None:
-        jobs = self.jobs()
-        if jobs and jobs[JOBS[2]].state is JobState.READY:
-            assert {jobs[job_id].state for job_id in JOBS[:2]} == {JobState.SUCCEEDED}
+        if self.before and self.before[JOBS[2]].state is JobState.READY:
+            assert {self.before[job_id].state for job_id in JOBS[:2]} == {JobState.SUCCEEDED}
 
-    @invariant()
     def at_most_one_claim_of_a_job_is_good(self) -> None:
         good = [claim.job_id for claim in self.claims if self.holds(claim)]
         assert len(good) == len(set(good))
@@ -197,8 +200,8 @@ class ClaimsMachine(RuleBasedStateMachine):
 
 TestClaims = ClaimsMachine.TestCase
 TestClaims.settings = settings(
-    max_examples=15,
-    stateful_step_count=30,
+    max_examples=12,
+    stateful_step_count=25,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],  # a database is at work
 )

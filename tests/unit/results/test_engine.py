@@ -2,6 +2,9 @@ from __future__ import annotations
 
 import json
 import socket
+import sqlite3
+import threading
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -9,6 +12,7 @@ from sqlalchemy import text
 
 from overproof.errors import DatabaseUnavailable, SettingsError
 from overproof.results.engine import Database, create_engine, to_json
+from overproof.results.migrate import migrate
 from overproof.results.repository import ResultsRepository
 
 
@@ -79,3 +83,19 @@ def test_work_that_fails_is_undone(tmp_path: Path) -> None:
         database.write(lambda tx: (tx.execute(text("INSERT INTO notes VALUES ('x')")), 1 / 0))
 
     assert database.read(lambda tx: tx.execute(text("SELECT count(*) FROM notes")).scalar()) == 0
+
+
+def test_migration_waits_for_whoever_uses_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "results.db"
+    other = sqlite3.connect(file, isolation_level=None, check_same_thread=False)
+    other.execute("CREATE TABLE notes (line TEXT)")
+    other.execute("BEGIN EXCLUSIVE")
+    release = threading.Timer(0.2, lambda: other.execute("COMMIT"))
+    release.start()
+
+    migrate(create_engine(f"sqlite:///{file}"))
+
+    release.join()
+    other.close()
+    with closing(sqlite3.connect(file)) as fresh:
+        assert fresh.execute("PRAGMA journal_mode").fetchone() == ("wal",)
