@@ -13,7 +13,8 @@ from urllib.parse import urlencode
 import pytest
 
 from overproof.bus.envelope import Envelope, MessageType
-from overproof.bus.kafka import KafkaBus, KafkaSecurity
+from overproof.bus.kafka import KafkaBus
+from overproof.bus.kafka_security import KafkaSecurity
 from overproof.bus.topics import Group, Topic
 from overproof.errors import BusUnavailable, SettingsError
 
