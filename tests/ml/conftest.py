@@ -1,6 +1,6 @@
-from __future__ import annotations
+"""What tests of the numerics share: small real data and networks that are quick on a CPU."""
 
-from collections.abc import Iterator
+from __future__ import annotations
 
 from collections.abc import Iterator
 
@@ -10,16 +10,10 @@ import torch
 from overproof.core.spec import DatasetSpec, PluginRef
 from overproof.ml.datasets.base import Dataset, load
 from overproof.ml.distill.base import Problem
+from overproof.ml.models.base import Normalized, build
+from overproof.ml.shapes import ImageFacts
 
 CPU = torch.device("cpu")
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -45,3 +39,16 @@ def small_convnet() -> PluginRef:
 @pytest.fixture(scope="session")
 def problem(digits: Dataset, small_convnet: PluginRef) -> Problem:
     return Problem(dataset=digits, network=small_convnet, images_per_class=2, seed=3, device=CPU)
+
+
+@pytest.fixture
+def colour_facts() -> ImageFacts:
+    """Two classes of colour images of 8 × 8 pixels."""
+    return ImageFacts(
+        channels=3, size=(8, 8), classes=2, mean=(0.4, 0.5, 0.6), std=(0.2, 0.25, 0.3)
+    )
+
+
+@pytest.fixture
+def tiny_convnet(colour_facts: ImageFacts) -> Normalized:
+    return build(PluginRef(name="convnet", params={"width": 4, "depth": 2}), colour_facts, 0)
