@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any
 
 import pytest
@@ -15,9 +15,19 @@ from overproof.core.refs import ArtifactRef
 from overproof.core.spec import JobSpec, Unit
 from overproof.core.states import JobKind, JobState, UnitState
 from overproof.errors import NotFound
+from overproof.results.engine import Database, Transaction, create_engine
 from overproof.results.registers import REPORT_LIMIT_BYTES
 from overproof.results.repository import ResultsRepository
-from overproof.results.views import EndKind, MetricRow, MetricScope, Outcome, Submitted, UnitRow
+from overproof.results.submission import create_experiment
+from overproof.results.views import (
+    Ended,
+    EndKind,
+    MetricRow,
+    MetricScope,
+    Outcome,
+    Submitted,
+    UnitRow,
+)
 from tests.builders import an_experiment
 from tests.jobs import (
     GROUP,
@@ -109,18 +119,33 @@ def test_overlapping_experiments_submitted_at_once_give_each_unit_one_carrier(
         assert live.job(job_id).state is JobState.READY
 
 
-def test_child_submitted_while_its_parent_ends_is_not_left_waiting(live: ResultsRepository) -> None:
-    for number in range(5):
-        source = a_set(number)
-        child = a_network_on(source, number=number)
-        submit(live, [source])
-        held = claim(live)
-        with ThreadPoolExecutor(2) as pool:
-            ended = pool.submit(live.end, held, success(held))
-            submitted = pool.submit(submit, live, [source, child])
-        ready = [*ended.result().unlocked, *submitted.result().ready]
+def test_parent_that_ends_while_its_child_is_being_submitted_unlocks_it(
+    results_url: str, live: ResultsRepository
+) -> None:
+    source = a_set(1)
+    child = a_network_on(source)
+    submit(live, [source])
+    held = claim(live)
+    database = Database(create_engine(results_url))
+    with ThreadPoolExecutor(1) as pool:
 
-        assert ready == one_each([child])
+        def submit_slowly(tx: Transaction) -> Future[Ended]:
+            create_experiment(
+                tx,
+                an_experiment(),
+                [source, child],
+                group_bodies={},
+                batch=one_each,
+                retry_failed=False,
+            )
+            ended = pool.submit(live.end, held, success(held))
+            wait([ended], timeout=0.5)  # it has to wait for our commit
+            return ended
+
+        ended = database.write_alone(submit_slowly).result()
+    database.engine.dispose()
+
+    assert ended.unlocked == (JobSpec.of((child,)),)
 
 
 def test_batch_that_leaves_out_a_unit_stores_nothing(repository: ResultsRepository) -> None:
