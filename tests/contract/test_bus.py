@@ -438,3 +438,26 @@ def test_kafka_topic_that_may_not_be_created_is_named(server_url: Callable[[str]
         pytest.raises(BusUnavailable, match=Absent.TOPIC.value),
     ):
         bus.listen(cast(Topic, Absent.TOPIC))
+
+
+@pytest.mark.kafka
+def test_deployments_with_different_prefixes_do_not_hear_each_other(
+    server_url: Callable[[str], str],
+) -> None:
+    from overproof.bus.kafka import KafkaBus
+
+    url = server_url("KAFKA")
+    first, second = (KafkaBus.from_url(f"{url}?prefix={uuid.uuid4().hex[:8]}.") for _ in range(2))
+    with closing(first), closing(second):
+        ours = first.subscribe(Topic.EVENTS_JOBS, group=Group.AGGREGATOR)
+        with closing(ours):
+            second.publish_raw(Topic.EVENTS_JOBS, b"theirs")
+            first.publish_raw(Topic.EVENTS_JOBS, b"ours")
+            deliveries = []
+            deadline = time.monotonic() + 20
+            while not deliveries and time.monotonic() < deadline:
+                deliveries = ours.poll(1)
+
+    assert [(delivery.topic, delivery.raw) for delivery in deliveries] == [
+        (Topic.EVENTS_JOBS, b"ours")
+    ]

@@ -7,11 +7,11 @@ import time
 
 import pytest
 
+from overproof.bus.announcing import announce_ready
 from overproof.bus.topics import Topic
 from overproof.core.clock import SystemClock
 from overproof.core.spec import JobSpec
 from overproof.core.states import JobKind, JobState
-from overproof.experiments.announcer import announce
 from tests.e2e.deployment import (
     Deployment,
     counting_unit,
@@ -124,7 +124,7 @@ def test_eight_workers_and_eight_long_jobs_are_all_busy_within_ten_seconds(
     time.sleep(1)  # listeners are up shortly after the first heartbeat
 
     submitted = cluster.submit([counting_unit(i, steps=40, step_s=0.5) for i in range(8)])
-    announce(cluster.backends.bus, submitted.ready, SystemClock())
+    announce_ready(cluster.backends.bus, submitted.ready, SystemClock())
 
     wait_for(
         lambda: {job.state for job in cluster.jobs(submitted.experiment_id)} == {JobState.RUNNING},

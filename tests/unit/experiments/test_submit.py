@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from overproof.bus.announcing import announce_ready
 from overproof.bus.base import Bus
 from overproof.bus.envelope import Envelope, MessageType
 from overproof.bus.memory import MemoryBus
@@ -12,7 +13,6 @@ from overproof.core.clock import ManualClock
 from overproof.core.spec import JobSpec
 from overproof.core.states import JobKind, JobState
 from overproof.errors import BusUnavailable
-from overproof.experiments.announcer import announce
 from overproof.experiments.planner import plan
 from overproof.experiments.submit import submit
 from overproof.results.repository import ResultsRepository
@@ -31,7 +31,9 @@ def submitted_with(bus: Bus, repository: ResultsRepository) -> tuple[JobSpec, ..
     return submit(experiment, repository=repository, bus=bus, clock=ManualClock()).ready
 
 
-def test_roots_are_announced_whole_on_the_topic_of_their_kind(repository: ResultsRepository) -> None:
+def test_roots_are_announced_whole_on_the_topic_of_their_kind(
+    repository: ResultsRepository,
+) -> None:
     bus = MemoryBus()
     listener = bus.listen(Topic.jobs(JobKind.DISTILL))
 
@@ -51,7 +53,7 @@ def test_a_bus_that_is_down_loses_nothing(repository: ResultsRepository) -> None
 
 
 def test_announcing_stops_at_the_first_failure() -> None:
-    assert announce(DeafBus(), [JobSpec.of((a_network(),))] * 3, ManualClock()) == 0
+    assert announce_ready(DeafBus(), [JobSpec.of((a_network(),))] * 3, ManualClock()) == 0
 
 
 def test_same_spec_twice_makes_no_second_job(repository: ResultsRepository) -> None:

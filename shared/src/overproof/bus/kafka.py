@@ -37,6 +37,7 @@ _GROUP_CHANGED = (
     kafka_errors.UnknownMemberIdError,
 )
 _TOO_LARGE = (kafka_errors.MessageSizeTooLargeError, kafka_errors.RecordListTooLargeError)
+_PREFIX = re.compile(r"[A-Za-z0-9.-]{0,100}")
 _SERVER = re.compile(r"(\[[0-9a-fA-F:]+\]|[^\s:/@]+):[0-9]{1,5}")
 
 
@@ -53,6 +54,8 @@ class KafkaBus(Bus):
         partitions: of topics that are created; -1 is the broker's default. Listeners read all
             partitions, so that more of them serve only the aggregator's scale.
         replication: of topics that are created; -1 is the broker's default.
+        prefix: before the names of all topics and groups, so that several deployments can share
+            one cluster.
         create_topics: whether missing topics are created on first use.
         timeout_s: how long an answer may take; `publish` gives up after this, or after twice this
             on the first use of a topic.
@@ -69,6 +72,7 @@ class KafkaBus(Bus):
         security: KafkaSecurity | None = None,
         partitions: int = -1,
         replication: int = -1,
+        prefix: str = "",
         create_topics: bool = True,
         timeout_s: float = 10.0,
         clock: Clock | None = None,
@@ -76,7 +80,12 @@ class KafkaBus(Bus):
         for server in servers:
             if not _SERVER.fullmatch(server):
                 raise SettingsError(f"Kafka server {server!r} is not usable; write host:port")
+        if not _PREFIX.fullmatch(prefix):
+            raise SettingsError(
+                f"Kafka prefix {prefix!r} is not usable; take letters, digits, dots and dashes"
+            )
         self._servers = tuple(servers)
+        self._prefix = prefix
         self._name = f"Kafka at {','.join(servers)}"
         self._topic_options = {"num_partitions": partitions, "replication_factor": replication}
         self._create_topics = create_topics
@@ -114,7 +123,7 @@ class KafkaBus(Bus):
         """A bus from `kafka://host:port,host2:port?security=sasl_ssl&username=…`.
 
         Options: security, mechanism, username, cafile (see `KafkaSecurity`), partitions,
-        replication, create_topics.
+        replication, prefix, create_topics.
 
         Raises:
             SettingsError: no servers, an unknown option, a bad value, or a password in the URL.
@@ -138,6 +147,7 @@ class KafkaBus(Bus):
                 ),
                 partitions=int(options.pop("partitions", "-1")),
                 replication=int(options.pop("replication", "-1")),
+                prefix=options.pop("prefix", ""),
                 create_topics=_parse_bool(options.pop("create_topics", "true")),
                 timeout_s=timeout_s,
                 clock=clock,
@@ -158,7 +168,7 @@ class KafkaBus(Bus):
         with self.errors(f"publishing to {topic}"):
             producer = self._connected_producer()
             try:
-                sent = producer.send(topic.value, raw, key=key.encode() or None)
+                sent = producer.send(self.name_of(topic), raw, key=key.encode() or None)
                 sent.get(timeout=self._timeout_s + 1)
             except kafka_errors.KafkaError as error:
                 self._discard(producer)
@@ -187,13 +197,13 @@ class KafkaBus(Bus):
         with self.errors(f"subscribing {group} to {', '.join(topics)}"):
             consumer = self._connect(
                 KafkaConsumer,
-                group_id=str(group),
+                group_id=f"{self._prefix}{group}",
                 # A member that died is missed after the first, one that joins waits for the second.
                 session_timeout_ms=15_000,
                 heartbeat_interval_ms=1000,
                 **_CONSUMER,
             )
-            consumer.subscribe([topic.value for topic in topics])
+            consumer.subscribe([self.name_of(topic) for topic in topics])
             return _KafkaSubscription(self, consumer)
 
     def ensure_topics(self, topics: Iterable[Topic] = tuple(Topic)) -> None:
@@ -203,7 +213,7 @@ class KafkaBus(Bus):
             BusUnavailable: the broker does not answer, or a topic is missing and may not be
                 created.
         """
-        wanted = {topic.value: topic for topic in topics}
+        wanted = {self.name_of(topic): topic for topic in topics}
         with self.errors("looking for topics"), closing(self._connect(KafkaAdminClient)) as admin:
             missing = [
                 found["name"]
@@ -242,13 +252,21 @@ class KafkaBus(Bus):
             with suppress(kafka_errors.KafkaError):
                 producer.close(timeout=self._timeout_s)
 
+    def name_of(self, topic: Topic) -> str:
+        """What the broker calls `topic`."""
+        return f"{self._prefix}{topic.value}"
+
+    def topic_of(self, name: str) -> Topic:
+        """The topic that the broker calls `name`."""
+        return Topic(name.removeprefix(self._prefix))
+
     def partitions_of(self, *topics: Topic) -> list[TopicPartition]:
         """All partitions of topics that exist, as last heard from the broker."""
         producer = self._connected_producer()
         return [
-            TopicPartition(topic.value, number)
+            TopicPartition(self.name_of(topic), number)
             for topic in topics
-            for number in sorted(producer.partitions_for(topic.value))
+            for number in sorted(producer.partitions_for(self.name_of(topic)))
         ]
 
     def _ensure(self, topics: Iterable[Topic]) -> None:
@@ -379,7 +397,8 @@ class _KafkaSubscription(Subscription):
             records = self._consumer.poll(timeout_ms=int(timeout_s * 1000))
         self._has_uncommitted = self._has_uncommitted or bool(records)
         return [
-            Delivery.of(Topic(record.topic), record.value or b"") for record in _in_order(records)
+            Delivery.of(self._bus.topic_of(record.topic), record.value or b"")
+            for record in _in_order(records)
         ]
 
     def commit(self) -> None:

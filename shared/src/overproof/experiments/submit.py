@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from overproof.bus.announcing import announce_ready
 from overproof.bus.base import Bus
 from overproof.core.clock import Clock
-from overproof.experiments.announcer import announce
 from overproof.experiments.planner import ExperimentPlan, batch
 from overproof.results.repository import ResultsRepository
 from overproof.results.views import Submitted
@@ -29,5 +29,5 @@ def submit(
     submitted = repository.create_experiment(
         plan.spec, plan.units, groups=plan.groups, batch=batch, retry_failed=retry_failed
     )
-    announce(bus, submitted.ready, clock)
+    announce_ready(bus, submitted.ready, clock)
     return submitted
