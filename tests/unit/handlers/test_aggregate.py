@@ -1,12 +1,16 @@
+from __future__ import annotations
+
 import random
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pytest
 
-from overproof.core.ids import group_id_of
+from overproof.core.ids import JobId, UnitId, group_id_of
 from overproof.core.states import JobKind, UnitState
 from overproof.evaluation.intervals import mean_and_ci
 from overproof.handlers.aggregate import compute_metrics
-from overproof.results.views import MetricScope, UnitRow
+from overproof.results.views import MetricRow, MetricScope, UnitRow
 
 GROUP = {"dataset": {"name": "digits"}, "method": {"name": "dm"}, "images_per_class": 1}
 GROUP_ID = group_id_of(GROUP)
@@ -14,11 +18,13 @@ DATASET = {"name": "digits", "version": "bundled-1"}
 SLICE = "pgd-linf[steps=20]@8/255:S2"
 
 
-def unit_id(prefix, number):
-    return f"{prefix}-{number:032x}"
+def unit_id(prefix: str, number: int) -> UnitId:
+    return UnitId(f"{prefix}-{number:032x}")
 
 
-def a_unit(kind, number, body, result):
+def a_unit(
+    kind: JobKind, number: int, body: Mapping[str, Any], result: Mapping[str, Any] | None
+) -> UnitRow:
     prefix = {JobKind.TRAIN: "trn", JobKind.ATTACK: "atk"}[kind]
     return UnitRow(
         unit_id=unit_id(prefix, number),
@@ -27,13 +33,13 @@ def a_unit(kind, number, body, result):
         body=body,
         group=GROUP_ID,
         state=UnitState.PENDING if result is None else UnitState.DONE,
-        job_id="job-" + "0" * 32,
+        job_id=JobId("job-" + "0" * 32),
         token=1,
         result=result or {},
     )
 
 
-def a_network(number, *, on=1, correct=80):
+def a_network(number: int, *, on: int | Mapping[str, str] = 1, correct: int | None = 80) -> UnitRow:
     body = {
         "training_set": unit_id("dst", on) if isinstance(on, int) else on,
         "test_set": DATASET,
@@ -45,7 +51,16 @@ def a_network(number, *, on=1, correct=80):
     return a_unit(JobKind.TRAIN, number, body, result)
 
 
-def a_cell(number, *, clean=80, s1=30, s2=20, s3=25, invalid=None, done=True):
+def a_cell(
+    number: int,
+    *,
+    clean: int = 80,
+    s1: int = 30,
+    s2: int = 20,
+    s3: int = 25,
+    invalid: str | None = None,
+    done: bool = True,
+) -> UnitRow:
     body = {
         "victim": unit_id("trn", number),
         "attack": {"name": "pgd-linf", "params": {"steps": 20, "step_size": "2/255"}},
@@ -64,7 +79,7 @@ def a_cell(number, *, clean=80, s1=30, s2=20, s3=25, invalid=None, done=True):
     return a_unit(JobKind.ATTACK, number, body, result if done else None)
 
 
-def group_row(rows, metric, slice_name):
+def group_row(rows: Sequence[UnitRow], metric: str, slice_name: str) -> MetricRow:
     [row] = [
         row
         for row in compute_metrics(GROUP, rows)
@@ -74,7 +89,7 @@ def group_row(rows, metric, slice_name):
     return row
 
 
-def test_drop_rate_of_the_group_is_the_mean_of_rates_not_the_rate_of_means():
+def test_drop_rate_of_the_group_is_the_mean_of_rates_not_the_rate_of_means() -> None:
     rows = [a_network(0, on=0), a_cell(0), a_network(1, on=1, correct=40), a_cell(1, clean=40)]
 
     row = group_row(rows, "drop-rate", SLICE)
@@ -84,7 +99,7 @@ def test_drop_rate_of_the_group_is_the_mean_of_rates_not_the_rate_of_means():
     assert (row.present, row.expected, row.unit) == (2, 2, "fraction")
 
 
-def test_interval_is_over_the_distilled_sets():
+def test_interval_is_over_the_distilled_sets() -> None:
     rows = [
         a_network(0, on=0, correct=10),
         a_network(1, on=0, correct=30),
@@ -100,7 +115,7 @@ def test_interval_is_over_the_distilled_sets():
     assert row.present == 3
 
 
-def test_networks_on_the_whole_set_are_the_sample():
+def test_networks_on_the_whole_set_are_the_sample() -> None:
     rows = [a_network(0, on=DATASET, correct=10), a_network(1, on=DATASET, correct=30)]
 
     row = group_row(rows, "clean-accuracy", "")
@@ -110,7 +125,7 @@ def test_networks_on_the_whole_set_are_the_sample():
     )
 
 
-def test_every_network_has_its_own_numbers():
+def test_every_network_has_its_own_numbers() -> None:
     metrics = compute_metrics(GROUP, [a_network(0), a_cell(0)])
 
     own = {
@@ -124,7 +139,7 @@ def test_every_network_has_its_own_numbers():
     assert own["drop-rate", SLICE] == pytest.approx(0.75)
 
 
-def test_invalid_cell_is_left_out_and_told():
+def test_invalid_cell_is_left_out_and_told() -> None:
     rows = [
         a_network(0, on=0),
         a_cell(0),
@@ -139,7 +154,7 @@ def test_invalid_cell_is_left_out_and_told():
     assert row.reason == "1 of 2 non-finite logits"
 
 
-def test_network_that_learned_nothing_has_no_drop_rate():
+def test_network_that_learned_nothing_has_no_drop_rate() -> None:
     row = group_row(
         [a_network(0, correct=0), a_cell(0, clean=0, s1=0, s2=0, s3=0)], "drop-rate", SLICE
     )
@@ -149,7 +164,7 @@ def test_network_that_learned_nothing_has_no_drop_rate():
     assert row.reason == "1 of 1 clean accuracy is 0"
 
 
-def test_pending_units_are_expected_but_not_present():
+def test_pending_units_are_expected_but_not_present() -> None:
     rows = [a_network(0, on=0), a_cell(0), a_network(1, on=1, correct=None), a_cell(1, done=False)]
 
     clean = group_row(rows, "clean-accuracy", "")
@@ -160,7 +175,7 @@ def test_pending_units_are_expected_but_not_present():
     assert robust.reason == "1 of 2 not yet measured"
 
 
-def test_order_of_rows_does_not_matter_and_keys_are_unique():
+def test_order_of_rows_does_not_matter_and_keys_are_unique() -> None:
     rows = [unit for n in range(4) for unit in (a_network(n, on=n % 2, correct=50 + n), a_cell(n))]
     shuffled = random.Random(0).sample(rows, len(rows))
 
@@ -172,5 +187,5 @@ def test_order_of_rows_does_not_matter_and_keys_are_unique():
     assert len(keys) == len(set(keys))
 
 
-def test_group_without_units_has_no_metrics():
+def test_group_without_units_has_no_metrics() -> None:
     assert compute_metrics(GROUP, []) == []
