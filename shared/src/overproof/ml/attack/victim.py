@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from overproof.ml.attack.ball import linf_distance
+from overproof.core.threat import Norm
+from overproof.ml.attack.ball import distance
+from overproof.ml.attack.inputs import logits_of
+from overproof.ml.shapes import check_labels
 
 # Float32 rounding of `x + delta` moves a point on the sphere by at most this much.
 TOLERANCE = 1e-6
+
+# (B, K) logits and (B,) labels → a scalar, a sum over the samples.
+Loss = Callable[[Tensor, Tensor], Tensor]
 
 
 def cross_entropy_sum(logits: Tensor, y: Tensor) -> Tensor:
@@ -46,25 +54,75 @@ class CleanPass:
         y: (B,) int64.
         with_gradient: also take the gradient of the cross entropy, which FGSM and BIM start from;
             it costs one backward pass, and the forward pass serves both.
+
+    Raises:
+        ShapeError: the network's output is no (B, K) logits, or the labels are not (B,) int64.
+        ValueError: a label is no class of the network.
     """
 
     def __init__(self, model: nn.Module, x: Tensor, y: Tensor, *, with_gradient: bool) -> None:
         self.gradient: Tensor | None = None
         if with_gradient:
-            logits, self.gradient = logits_and_gradient(model, x, y, cross_entropy_sum)
+            self.logits, self.gradient = logits_and_gradient(model, x, y, cross_entropy_sum)
         else:
             with torch.no_grad():
-                logits = model(x)
-        self.prediction = logits.argmax(dim=1)
-        self.finite = logits.isfinite().all(dim=1)
+                self.logits = model(x)
+        self.prediction = self.logits.argmax(dim=1)
+        self.finite = self.logits.isfinite().all(dim=1)
 
     def repeated(self, times: int) -> CleanPass:
         """The same pass for the batch put `times` times one after another; nothing is computed."""
+        return self.taken(torch.arange(len(self.logits), device=self.logits.device).repeat(times))
+
+    def taken(self, rows: Tensor) -> CleanPass:
+        """The pass for some rows of the batch, by their (M,) int64 numbers; nothing is computed."""
         other = object.__new__(CleanPass)
-        other.prediction = self.prediction.repeat(times)
-        other.finite = self.finite.repeat(times)
-        other.gradient = None if self.gradient is None else self.gradient.repeat(times, 1, 1, 1)
+        other.logits = self.logits[rows]
+        other.prediction = self.prediction[rows]
+        other.finite = self.finite[rows]
+        other.gradient = None if self.gradient is None else self.gradient[rows]
         return other
+
+
+class Look(NamedTuple):
+    """What one look at the network shows; no history.
+
+    Attributes:
+        logits: (B, K).
+        loss: (B,), of each sample.
+        gradient: (B, C, H, W), of the sum of the losses by the pixels.
+    """
+
+    logits: Tensor
+    loss: Tensor
+    gradient: Tensor
+
+
+class _Record:
+    """What is known so far of each row of a batch, shared by a victim and its subsets."""
+
+    def __init__(self, clean: CleanPass, y: Tensor) -> None:
+        wrong = clean.prediction != y
+        self.nearest = torch.full(y.shape, torch.inf, device=y.device).masked_fill(wrong, 0.0)
+        self.finite = clean.finite.clone()
+        self.flat = torch.zeros_like(wrong)
+        self.images: Tensor | None = None
+        self.forward_passes = 0
+        self.backward_passes = 0
+        self.notes: list[str] = []
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a shorter run of the same attack would have ended with.
+
+    Attributes:
+        prediction: (B,) int64, at the iterate.
+        worst: (B,) bool, correct at the clean image and at every allowed point up to it.
+    """
+
+    prediction: Tensor
+    worst: Tensor
 
 
 class Victim:
@@ -77,10 +135,7 @@ class Victim:
 
     Attributes:
         labels: (B,) int64, the true classes.
-        broken: (B,) bool, misclassified at some allowed point so far, the clean one included.
-        finite: (B,) bool, all logits so far were finite.
-        flat: (B,) bool, some gradient was zero in every pixel.
-        forward_passes, backward_passes: rows sent through the network, shared passes not counted.
+        clean: what the network says of the clean images.
     """
 
     def __init__(
@@ -90,67 +145,168 @@ class Victim:
         self._x = x
         self.labels = y
         self._radius = radius
-        self._clean = clean
-        self.broken = clean.prediction != y
-        self.finite = clean.finite.clone()
-        self.flat = torch.zeros_like(self.broken)
-        self.forward_passes = 0
-        self.backward_passes = 0
+        self.clean = clean
+        self._record = _Record(clean, y)
+        self._rows = torch.arange(len(x), device=x.device)
+
+    def subset(self, rows: Tensor) -> Victim:
+        """A view on some rows, for attacks that go on with survivors only.
+
+        What the view sees is on the record of the whole batch: flags, passes, images, notes.
+
+        Args:
+            rows: (M,) int64, different numbers of rows of this victim.
+        """
+        other = object.__new__(Victim)
+        other._model = self._model
+        other._x = self._x[rows]
+        other.labels = self.labels[rows]
+        other._radius = self._radius[rows]
+        other.clean = self.clean.taken(rows)
+        other._record = self._record
+        other._rows = self._rows[rows]
+        return other
+
+    @property
+    def broken(self) -> Tensor:
+        """(B,) bool, misclassified at some allowed point so far, the clean one included."""
+        return self.nearest <= self._radius + TOLERANCE
+
+    @property
+    def nearest(self) -> Tensor:
+        """(B,) float32, distance of the nearest misclassified point seen so far, else infinite."""
+        return self._record.nearest[self._rows]
+
+    @property
+    def finite(self) -> Tensor:
+        """(B,) bool, all logits so far were finite."""
+        return self._record.finite[self._rows]
+
+    @property
+    def flat(self) -> Tensor:
+        """(B,) bool, some gradient was zero in every pixel."""
+        return self._record.flat[self._rows]
+
+    @property
+    def forward_passes(self) -> int:
+        """Rows sent forward through the network; a shared clean pass is not counted."""
+        return self._record.forward_passes
+
+    @property
+    def backward_passes(self) -> int:
+        """Rows sent backward through the network; a shared clean pass is not counted."""
+        return self._record.backward_passes
+
+    @property
+    def classes(self) -> int:
+        """How many classes the network tells apart."""
+        return self.clean.logits.shape[1]
+
+    def keep_images(self) -> None:
+        """From now on keep the nearest misclassified image of each row, see `images`."""
+        if self._record.images is None:
+            self._record.images = self._x.clone()
+
+    @property
+    def images(self) -> Tensor:
+        """(B, C, H, W), the nearest misclassified image seen, else the clean one.
+
+        Only after `keep_images`; of several images at one distance the first.
+        """
+        assert self._record.images is not None
+        return self._record.images[self._rows]
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the attack had to do differently for this network, one line each."""
+        return tuple(self._record.notes)
+
+    def note(self, line: str) -> None:
+        """Put a line on record, once."""
+        if line not in self._record.notes:
+            self._record.notes.append(line)
 
     def gradient(
-        self, x_adv: Tensor, loss: Callable[[Tensor, Tensor], Tensor] = cross_entropy_sum
+        self, x_adv: Tensor, loss: Loss = cross_entropy_sum, *, step: int | None = None
     ) -> Tensor:
         """Gradient of `loss(logits, y)` by the pixels of `x_adv`: one forward, one backward pass.
 
         Args:
             x_adv: (B, C, H, W) float32.
             loss: (B, K) logits and (B,) labels → a scalar that is a sum over samples.
+            step: how many steps led to `x_adv`, where it is the iterate that a run of so many
+                steps would return.
 
         Returns:
             (B, C, H, W), no history.
         """
         logits, gradient = logits_and_gradient(self._model, x_adv, self.labels, loss)
-        self.forward_passes += len(x_adv)
-        self.backward_passes += len(x_adv)
+        self._count(forward=len(x_adv), backward=len(x_adv))
         self._judge(x_adv, logits)
         self._note_flat(gradient)
         return gradient
 
+    def look(self, x_adv: Tensor, loss: Callable[[Tensor, Tensor], Tensor]) -> Look:
+        """Logits, losses and gradient at `x_adv`: one forward, one backward pass.
+
+        Args:
+            x_adv: (B, C, H, W) float32.
+            loss: (B, K) logits and (B,) labels → (B,), each of its own row alone.
+        """
+        x_adv = x_adv.detach().requires_grad_(True)
+        logits: Tensor = self._model(x_adv)
+        losses = loss(logits, self.labels)
+        (gradient,) = torch.autograd.grad(losses.sum(), x_adv)
+        x_adv, logits = x_adv.detach(), logits.detach()
+        self._count(forward=len(x_adv), backward=len(x_adv))
+        self._judge(x_adv, logits)
+        self._note_flat(gradient)
+        return Look(logits, losses.detach(), gradient)
+
     def clean_gradient(self) -> Tensor:
         """Gradient of the cross entropy at the clean images; free where the clean pass has it."""
-        if self._clean.gradient is None:
+        if self.clean.gradient is None:
             return self.gradient(self._x)
-        self._note_flat(self._clean.gradient)
-        return self._clean.gradient
+        self._note_flat(self.clean.gradient)
+        return self.clean.gradient
 
     def predict(self, x_adv: Tensor) -> Tensor:
         """(B,) int64 classes of `x_adv`: one forward pass."""
-        with torch.no_grad():
-            logits: Tensor = self._model(x_adv)
-        self.forward_passes += len(x_adv)
-        return self._judge(x_adv, logits)
+        return self.logits(x_adv).argmax(dim=1)
 
-    def _judge(self, x_adv: Tensor, logits: Tensor) -> Tensor:
-        prediction = logits.argmax(dim=1)
-        values = x_adv.flatten(1)
-        allowed = (
-            (linf_distance(x_adv, self._x) <= self._radius + TOLERANCE)
-            & (values.amin(dim=1) >= 0.0)
-            & (values.amax(dim=1) <= 1.0)
-        )
-        self.broken |= allowed & (prediction != self.labels)
-        self.finite &= logits.isfinite().all(dim=1)
-        return prediction
+    def logits(self, x_adv: Tensor) -> Tensor:
+        """(B, K) logits at `x_adv`: one forward pass."""
+        with torch.no_grad():
+            logits = logits_of(self._model, x_adv)
+        self._count(forward=len(x_adv), backward=0)
+        self._judge(x_adv, logits)
+        return logits
+
+    def _count(self, *, forward: int, backward: int) -> None:
+        self._record.forward_passes += forward
+        self._record.backward_passes += backward
+
+    def _judge(self, x_adv: Tensor, logits: Tensor) -> None:
+        record, rows = self._record, self._rows
+        low, high = torch.aminmax(x_adv.flatten(1), dim=1)
+        wrong = (logits.argmax(dim=1) != self.labels) & (low >= 0.0) & (high <= 1.0)
+        distance = linf_distance(x_adv, self._x).masked_fill(~wrong, torch.inf)
+        nearest = record.nearest[rows]
+        if record.images is not None:
+            closer = (distance < nearest).view(-1, 1, 1, 1)
+            record.images[rows] = torch.where(closer, x_adv, record.images[rows])
+        record.nearest[rows] = torch.minimum(nearest, distance)
+        record.finite[rows] &= logits.isfinite().all(dim=1)
 
     def _note_flat(self, gradient: Tensor) -> None:
-        self.flat |= gradient.flatten(1).abs().amax(dim=1) == 0
+        self._record.flat[self._rows] |= gradient.flatten(1).abs().amax(dim=1) == 0
 
 
 def logits_and_gradient(
-    model: nn.Module, x: Tensor, y: Tensor, loss: Callable[[Tensor, Tensor], Tensor]
+    model: nn.Module, x: Tensor, y: Tensor, loss: Loss
 ) -> tuple[Tensor, Tensor]:
     """Logits at `x` and the gradient of `loss(logits, y)` by `x`, both without history."""
     x = x.detach().requires_grad_(True)
-    logits: Tensor = model(x)
+    logits = logits_of(model, x)
     (gradient,) = torch.autograd.grad(loss(logits, y), x)
     return logits.detach(), gradient
