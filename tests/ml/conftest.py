@@ -27,13 +27,13 @@ def _one_thread() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def digits() -> Dataset:
-    """Real handwritten digits: 40 of each class for training, 20 for testing."""
-    return load(DatasetSpec(name="digits", subset_per_class=40, test_subset_per_class=20), None)
+    """Real handwritten digits: 20 of each class for training, 10 for testing."""
+    return load(DatasetSpec(name="digits", subset_per_class=20, test_subset_per_class=10), None)
 
 
 @pytest.fixture(scope="session")
 def small_convnet() -> PluginRef:
-    return PluginRef(name="convnet", params={"width": 8, "depth": 2})
+    return PluginRef(name="convnet", params={"width": 4, "depth": 2})
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,167 @@
+"""What every distillation method of the catalog must do."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from overproof.catalog.distillation import DISTILLATION
+from overproof.core.spec import PluginRef
+from overproof.errors import InvalidData, InvalidSpec, MalformedArtifact, NonFiniteLoss
+from overproof.ml.distill.base import DistillationMethod, DistilledSet, Problem
+
+# A new method is a row: parameters for a run of a second, and whether it optimises its images.
+ROWS: dict[str, tuple[dict[str, Any], bool]] = {
+    "random": ({}, False),
+    "herding": ({"epochs": 3, "learning_rate": 0.05, "batch_size": 64}, False),
+    "distribution-matching": ({"iterations": 4, "real_batch": 8}, True),
+    "gradient-matching": (
+        {"iterations": 2, "outer_loop": 2, "inner_loop": 1, "real_batch": 8},
+        True,
+    ),
+    "siamese-augmentation": (
+        {"iterations": 2, "outer_loop": 2, "inner_loop": 1, "real_batch": 8},
+        True,
+    ),
+}
+OPTIMISING = [name for name, (_, optimises) in ROWS.items() if optimises]
+
+
+def a_method(name: str, problem: Problem, **over: Any) -> DistillationMethod[Any]:
+    ref = PluginRef(name=name, params=ROWS[name][0] | over)
+    made: DistillationMethod[Any] = DISTILLATION.load(name)(DISTILLATION.resolve(ref), problem)
+    return made
+
+
+def run(method: DistillationMethod[Any], first: int = 0) -> DistilledSet:
+    for index in range(first, method.total_steps):
+        method.step(index)
+    return method.result()
+
+
+def test_every_method_of_the_catalog_has_a_row() -> None:
+    assert sorted(ROWS) == DISTILLATION.names()
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_result_has_the_shape_type_and_classes_of_a_distilled_set(
+    name: str, problem: Problem
+) -> None:
+    made = run(a_method(name, problem))
+
+    assert made.images.shape == (20, 1, 8, 8)
+    assert made.images.dtype == torch.float32
+    assert made.images.isfinite().all()
+    assert -1.5 < float(made.images.min()) < float(made.images.max()) < 2.5
+    assert made.labels.tolist() == [label for label in range(10) for _ in range(2)]
+
+
+@pytest.mark.parametrize("name", [name for name in ROWS if name not in OPTIMISING])
+def test_selection_takes_different_real_images_of_the_right_class(
+    name: str, problem: Problem
+) -> None:
+    made = run(a_method(name, problem))
+
+    real = problem.dataset.train_images.float() / 255
+    for image, label in zip(made.images, made.labels, strict=True):
+        matches = (real == image).flatten(1).all(dim=1)
+        assert label in problem.dataset.train_labels[matches]
+    assert len(made.images.flatten(1).unique(dim=0)) == len(made.images)
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_same_seed_gives_same_bytes_whatever_was_drawn_before(
+    name: str, problem: Problem, tmp_path: Path
+) -> None:
+    run(a_method(name, problem)).write(tmp_path / "first")
+    torch.rand(7)
+
+    run(a_method(name, problem)).write(tmp_path / "second")
+    run(a_method(name, replace(problem, seed=4))).write(tmp_path / "other")
+
+    assert (tmp_path / "first").read_bytes() == (tmp_path / "second").read_bytes()
+    assert (tmp_path / "first").read_bytes() != (tmp_path / "other").read_bytes()
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_work_leaves_the_global_generator_alone(name: str, problem: Problem) -> None:
+    before = torch.get_rng_state()
+
+    run(a_method(name, problem))
+
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_run_resumed_after_every_step_equals_the_straight_run(name: str, problem: Problem) -> None:
+    straight = a_method(name, problem)
+    resumed = a_method(name, problem)
+
+    for index in range(straight.total_steps):
+        state = resumed.state()
+        resumed = a_method(name, problem)
+        resumed.load_state(state)
+        resumed.step(index)
+        straight.step(index)
+
+    assert torch.equal(resumed.result().images, straight.result().images)
+
+
+@pytest.mark.parametrize("name", OPTIMISING)
+def test_loss_falls(name: str, problem: Problem) -> None:
+    few = {"iterations": 10} | ({} if name == "distribution-matching" else {"outer_loop": 1})
+    method = a_method(name, problem, **few, strategy="none", init="noise")
+
+    losses = [method.step(index)["loss"] for index in range(method.total_steps)]
+
+    assert sum(losses[-3:]) < 0.9 * sum(losses[:3])
+    assert method.loss == losses[-1]
+
+
+@pytest.mark.parametrize("name", OPTIMISING)
+def test_divergence_is_an_error_that_names_the_step(name: str, problem: Problem) -> None:
+    method = a_method(name, problem, learning_rate=1e38)
+
+    with pytest.raises(NonFiniteLoss, match=r"in step [1-3]; lower the learning rate"):
+        run(method)
+
+
+@pytest.mark.parametrize("name", [name for name in ROWS if name != "random"])
+def test_method_that_needs_a_network_says_so(name: str, problem: Problem) -> None:
+    with pytest.raises(InvalidSpec, match="name one"):
+        a_method(name, replace(problem, network=None))
+
+
+@pytest.mark.parametrize("name", ["random", "herding", "distribution-matching"])
+def test_more_images_than_the_smallest_class_has_are_refused(name: str, problem: Problem) -> None:
+    with pytest.raises(InvalidData, match="class 0 has 20 training images"):
+        run(a_method(name, replace(problem, images_per_class=21)))
+
+
+def test_distilled_set_survives_its_file(problem: Problem, tmp_path: Path) -> None:
+    made = run(a_method("random", problem))
+
+    made.write(tmp_path / "set")
+    read = DistilledSet.read(tmp_path / "set", problem.dataset.facts)
+
+    assert torch.equal(read.images, made.images)
+    assert torch.equal(read.labels, made.labels)
+
+
+def test_file_that_is_no_distilled_set_is_refused(problem: Problem, tmp_path: Path) -> None:
+    (tmp_path / "set").write_bytes(b"not safetensors")
+    DistilledSet(torch.full((1, 1, 8, 8), torch.nan), torch.zeros(1, dtype=torch.int64)).write(
+        tmp_path / "nan"
+    )
+    DistilledSet(torch.zeros(1, 1, 8, 8), torch.tensor([10])).write(tmp_path / "label")
+
+    with pytest.raises(MalformedArtifact, match="not a distilled set"):
+        DistilledSet.read(tmp_path / "set", problem.dataset.facts)
+    with pytest.raises(InvalidData, match="not finite"):
+        DistilledSet.read(tmp_path / "nan", problem.dataset.facts)
+    with pytest.raises(InvalidData, match="labels"):
+        DistilledSet.read(tmp_path / "label", problem.dataset.facts)
