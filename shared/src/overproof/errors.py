@@ -165,4 +165,4 @@ class SettingsError(OverproofError):
 
 def redact(text: str) -> str:
     """`text` with the passwords of all URLs in it replaced by `***`."""
-    return re.sub(r"(\w[\w+.-]*://[^\s/:@]*:)[^\s@]+@", r"\1***@", text)
+    return re.sub(r"(://[^\s/:@]*:)[^\s@]+@", r"\1***@", text)

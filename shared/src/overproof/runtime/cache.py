@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import logging
 import os
+import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -50,10 +51,13 @@ class ArtifactCache:
         cached = self._folder / ref.sha256
         with disk_errors(f"cache {self._folder}"):
             into.parent.mkdir(parents=True, exist_ok=True)
-            # A second turn is needed only if another process evicts the file in between.
-            while not self._try_link(cached, ref.size_bytes, into):
-                store.fetch(ref, cached)
-                cached.chmod(0o444)
+            if not self._try_link(cached, ref.size_bytes, into):
+                # Linked before it is in the cache: there another process may evict it at once.
+                part = store.fetch(ref, self._folder / f".{secrets.token_hex(8)}.part")
+                part.chmod(0o444)
+                into.unlink(missing_ok=True)
+                into.hardlink_to(part)
+                part.replace(cached)
                 self._evict(keep=cached)
         return into
 
