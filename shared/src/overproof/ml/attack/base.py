@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Generic, TypeVar, final
 
@@ -12,9 +13,10 @@ from torch import Tensor, nn
 from overproof.core.registry import Params
 from overproof.core.threat import Norm
 from overproof.errors import ShapeError
-from overproof.ml.attack.ball import linf_distance, project_linf
-from overproof.ml.attack.victim import CleanPass, Victim, frozen
-from overproof.ml.shapes import check_images, check_same_shape, check_unit_range
+from overproof.ml.attack.ball import distance, project
+from overproof.ml.attack.inputs import class_indices, pixels
+from overproof.ml.attack.victim import CleanPass, Report, Victim, frozen
+from overproof.ml.shapes import check_same_shape
 
 P = TypeVar("P", bound=Params)
 
@@ -37,8 +39,11 @@ class AttackOutcome:
         prediction: (B,) int64, at `adversarial`.
         worst: (B,) bool, correct at the clean image and at every allowed point that was visited.
         distance: (B,) float32, of `adversarial` from the clean image, in the norm of the attack.
+        nearest: (B,) float32, distance of the nearest misclassified point that was visited,
+            inside the budget or not; 0 where the clean image is one, infinite for none.
         finite: (B,) bool, all logits were finite.
         flat: (B,) bool, some gradient was zero in every pixel: the attack was blind there.
+        reports: what runs of fewer steps would have ended with, by their number of steps.
         forward_passes, backward_passes: rows sent through the network; a clean pass that was
             given is not counted.
     """
@@ -48,8 +53,10 @@ class AttackOutcome:
     prediction: Tensor
     worst: Tensor
     distance: Tensor
+    nearest: Tensor
     finite: Tensor
     flat: Tensor
+    reports: Mapping[int, Report]
     forward_passes: int
     backward_passes: int
 
@@ -68,10 +75,18 @@ class Attack(ABC, Generic[P]):
 
     norm: ClassVar[Norm] = Norm.LINF
     uses_clean_gradient: ClassVar[bool] = False  # whether a shared clean pass should have it
+    # A minimum-norm attack looks for the nearest misclassified image, whatever the budget. Where
+    # that one is too far, the clean image is judged instead.
+    minimum_norm: ClassVar[bool] = False
 
     def __init__(self, params: P, *, seed: int) -> None:
         self.params = params
         self.seed = seed
+
+    @property
+    def report_steps(self) -> tuple[int, ...]:
+        """Shorter runs that this one contains, by their number of steps; see `AttackOutcome`."""
+        return ()
 
     @final
     def __call__(
@@ -89,43 +104,49 @@ class Attack(ABC, Generic[P]):
         Args:
             model: pixels in [0, 1] (B, C, H, W) → logits (B, K). It must treat samples one by one
                 in eval mode. Its mode, flags and gradients are left as they were.
-            x: (B, C, H, W) float32 in [0, 1]; not changed.
-            y: (B,) int64 true classes.
+            x: (B, C, H, W) in [0, 1], of any floating point dtype; not changed.
+            y: (B,) true classes, or (B, K) one-hot rows.
             radius: budget in pixel units of [0, 1], one for all or (B,).
             ids: (B,) int64 numbers of the samples, which name their noise; 0 … B - 1 by default.
             clean: the clean pass of `model` over `x`, if it was made already.
 
         Raises:
-            ShapeError: tensors do not fit together.
-            ValueError: pixels outside [0, 1], or a negative radius.
+            ShapeError: tensors do not fit together, or the network's output is no logits.
+            ValueError: pixels outside [0, 1], labels that are no classes, or a negative radius.
         """
-        check_images(x)
-        check_unit_range(x)
+        x = pixels(x)
+        y = class_indices(y, len(x)).to(x.device)
         radii = torch.as_tensor(radius, dtype=torch.float32, device=x.device).expand(len(x))
         if len(x) and not float(radii.amin()) >= 0.0:
             raise ValueError(f"a budget must not be negative, not {float(radii.amin()):g}")
         if ids is None:
             ids = torch.arange(len(x), device=x.device)
-        for name, tensor in (("labels", y), ("ids", ids)):
-            if tuple(tensor.shape) != (len(x),):
-                raise ShapeError(f"{name} must be ({len(x)},), not {tuple(tensor.shape)}")
+        if tuple(ids.shape) != (len(x),):
+            raise ShapeError(f"ids must be ({len(x)},), not {tuple(ids.shape)}")
 
         with frozen(model):
             if clean is None:
                 clean = CleanPass(model, x, y, with_gradient=self.uses_clean_gradient)
-            victim = Victim(model, x, y, radii, clean)
+            victim = Victim(
+                model, x, y, radii, clean, norm=self.norm, report_steps=self.report_steps
+            )
             x_adv = self.perturb(victim, x, radii, ids).detach()
             check_same_shape(x_adv, x, what="adversarial images and their origins")
-            x_adv = project_linf(x_adv, x, radii)
+            if self.minimum_norm:
+                too_far = distance(x_adv, x, self.norm) > radii
+                x_adv = torch.where(too_far.view(-1, 1, 1, 1), x, x_adv)
+            x_adv = project(x_adv, x, radii, self.norm)
             prediction = victim.predict(x_adv)
         return AttackOutcome(
             adversarial=x_adv,
             clean_prediction=clean.prediction,
             prediction=prediction,
             worst=~victim.broken,
-            distance=linf_distance(x_adv, x),
+            distance=distance(x_adv, x, self.norm),
+            nearest=victim.nearest,
             finite=victim.finite,
             flat=victim.flat,
+            reports=victim.reports,
             forward_passes=victim.forward_passes,
             backward_passes=victim.backward_passes,
         )

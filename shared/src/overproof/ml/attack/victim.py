@@ -19,7 +19,7 @@ from overproof.ml.shapes import check_labels
 # Float32 rounding of `x + delta` moves a point on the sphere by at most this much.
 TOLERANCE = 1e-6
 
-# (B, K) logits and (B,) labels → a scalar, a sum over the samples.
+# (B, K) logits and (B,) labels → a scalar that is a sum over samples, or (B,) for each sample.
 Loss = Callable[[Tensor, Tensor], Tensor]
 
 
@@ -61,12 +61,18 @@ class CleanPass:
     """
 
     def __init__(self, model: nn.Module, x: Tensor, y: Tensor, *, with_gradient: bool) -> None:
+        def checked(logits: Tensor, y: Tensor) -> Tensor:
+            # A label out of range would end in an assertion on the device, which ends the process.
+            check_labels(y, count=len(x), classes=logits.shape[1])
+            return cross_entropy_sum(logits, y)
+
         self.gradient: Tensor | None = None
         if with_gradient:
-            self.logits, self.gradient = logits_and_gradient(model, x, y, cross_entropy_sum)
+            self.logits, self.gradient = logits_and_gradient(model, x, y, checked)
         else:
             with torch.no_grad():
-                self.logits = model(x)
+                self.logits = logits_of(model, x)
+            check_labels(y, count=len(x), classes=self.logits.shape[1])
         self.prediction = self.logits.argmax(dim=1)
         self.finite = self.logits.isfinite().all(dim=1)
 
@@ -133,18 +139,39 @@ class Victim:
     the pixel box. So the worst case over all iterates costs no pass of its own, and an attack can
     neither forget to report an iterate nor win by leaving the ball.
 
+    Args:
+        model: pixels in [0, 1] → logits; frozen by the caller.
+        x: (B, C, H, W) float32 in [0, 1].
+        y: (B,) int64.
+        radius: (B,) float32, the budget of each sample in `norm`.
+        clean: the clean pass of `model` over `x`.
+        norm: what bounds the perturbation.
+        report_steps: iterates whose judgement is kept in `reports`.
+
     Attributes:
         labels: (B,) int64, the true classes.
+        reports: number of an iterate → what was known when it was judged.
         clean: what the network says of the clean images.
     """
 
     def __init__(
-        self, model: nn.Module, x: Tensor, y: Tensor, radius: Tensor, clean: CleanPass
+        self,
+        model: nn.Module,
+        x: Tensor,
+        y: Tensor,
+        radius: Tensor,
+        clean: CleanPass,
+        *,
+        norm: Norm,
+        report_steps: Collection[int] = (),
     ) -> None:
         self._model = model
         self._x = x
         self.labels = y
         self._radius = radius
+        self._norm = norm
+        self._report_steps = report_steps
+        self.reports: dict[int, Report] = {}
         self.clean = clean
         self._record = _Record(clean, y)
         self._rows = torch.arange(len(x), device=x.device)
@@ -162,6 +189,9 @@ class Victim:
         other._x = self._x[rows]
         other.labels = self.labels[rows]
         other._radius = self._radius[rows]
+        other._norm = self._norm
+        other._report_steps = ()  # a report is of the whole batch
+        other.reports = {}
         other.clean = self.clean.taken(rows)
         other._record = self._record
         other._rows = self._rows[rows]
@@ -184,7 +214,11 @@ class Victim:
 
     @property
     def flat(self) -> Tensor:
-        """(B,) bool, some gradient was zero in every pixel."""
+        """(B,) bool, some gradient was zero in every pixel while the sample was still right.
+
+        The attack was blind there. A loss that is content with a fooled sample is flat too, but
+        not blind.
+        """
         return self._record.flat[self._rows]
 
     @property
@@ -243,10 +277,36 @@ class Victim:
         logits, gradient = logits_and_gradient(self._model, x_adv, self.labels, loss)
         self._count(forward=len(x_adv), backward=len(x_adv))
         self._judge(x_adv, logits)
-        self._note_flat(gradient)
+        self._note_flat(gradient, logits)
+        if step is not None and step in self._report_steps:
+            self.reports[step] = Report(logits.argmax(dim=1), ~self.broken)
         return gradient
 
-    def look(self, x_adv: Tensor, loss: Callable[[Tensor, Tensor], Tensor]) -> Look:
+    def gradients_off_record(self, points: Tensor) -> Tensor:
+        """Gradients of the cross entropy at points that are no iterates, such as neighbours of one.
+
+        They count as passes, but neither as visited points nor as evidence of a flat gradient. On
+        a GPU they are one batch; on a CPU, which gains nothing by that, one batch after another.
+
+        Args:
+            points: (N, B, C, H, W) float32, N points for each sample.
+
+        Returns:
+            (N, B, C, H, W), no history.
+        """
+        count, rows = points.shape[:2]
+        together = 1 if points.device.type == "cpu" else count
+        gradients = []
+        for chunk in torch.split(points, together):
+            y = self.labels.repeat(len(chunk))
+            _, gradient = logits_and_gradient(
+                self._model, chunk.flatten(0, 1), y, cross_entropy_sum
+            )
+            gradients.append(gradient.view_as(chunk))
+        self._count(forward=count * rows, backward=count * rows)
+        return torch.cat(gradients)
+
+    def look(self, x_adv: Tensor, loss: Loss) -> Look:
         """Logits, losses and gradient at `x_adv`: one forward, one backward pass.
 
         Args:
@@ -254,20 +314,20 @@ class Victim:
             loss: (B, K) logits and (B,) labels → (B,), each of its own row alone.
         """
         x_adv = x_adv.detach().requires_grad_(True)
-        logits: Tensor = self._model(x_adv)
+        logits = logits_of(self._model, x_adv)
         losses = loss(logits, self.labels)
         (gradient,) = torch.autograd.grad(losses.sum(), x_adv)
         x_adv, logits = x_adv.detach(), logits.detach()
         self._count(forward=len(x_adv), backward=len(x_adv))
         self._judge(x_adv, logits)
-        self._note_flat(gradient)
+        self._note_flat(gradient, logits)
         return Look(logits, losses.detach(), gradient)
 
     def clean_gradient(self) -> Tensor:
         """Gradient of the cross entropy at the clean images; free where the clean pass has it."""
         if self.clean.gradient is None:
             return self.gradient(self._x)
-        self._note_flat(self.clean.gradient)
+        self._note_flat(self.clean.gradient, self.clean.logits)
         return self.clean.gradient
 
     def predict(self, x_adv: Tensor) -> Tensor:
@@ -290,16 +350,17 @@ class Victim:
         record, rows = self._record, self._rows
         low, high = torch.aminmax(x_adv.flatten(1), dim=1)
         wrong = (logits.argmax(dim=1) != self.labels) & (low >= 0.0) & (high <= 1.0)
-        distance = linf_distance(x_adv, self._x).masked_fill(~wrong, torch.inf)
+        away = distance(x_adv, self._x, self._norm).masked_fill(~wrong, torch.inf)
         nearest = record.nearest[rows]
         if record.images is not None:
-            closer = (distance < nearest).view(-1, 1, 1, 1)
+            closer = (away < nearest).view(-1, 1, 1, 1)
             record.images[rows] = torch.where(closer, x_adv, record.images[rows])
-        record.nearest[rows] = torch.minimum(nearest, distance)
+        record.nearest[rows] = torch.minimum(nearest, away)
         record.finite[rows] &= logits.isfinite().all(dim=1)
 
-    def _note_flat(self, gradient: Tensor) -> None:
-        self._record.flat[self._rows] |= gradient.flatten(1).abs().amax(dim=1) == 0
+    def _note_flat(self, gradient: Tensor, logits: Tensor) -> None:
+        zero = gradient.flatten(1).abs().amax(dim=1) == 0
+        self._record.flat[self._rows] |= zero & (logits.argmax(dim=1) == self.labels)
 
 
 def logits_and_gradient(
