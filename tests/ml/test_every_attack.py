@@ -1,0 +1,289 @@
+"""What every attack of the catalog must do, on a network trained on real digits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from overproof.catalog.attacks import ATTACKS
+from overproof.core.spec import PluginRef
+from overproof.errors import ShapeError
+from overproof.ml.attack.base import Attack, AttackOutcome
+from overproof.ml.attack.noise import uniform_noise
+from overproof.ml.datasets.base import Dataset
+from overproof.ml.models.base import Normalized, build
+from overproof.ml.train.evaluation import pixels_of
+from overproof.ml.train.loop import Training
+from overproof.ml.train.means import Means
+from overproof.ml.train.protocols import Recipe
+
+# A new attack is a row: parameters for a run of a second.
+ROWS: dict[str, dict[str, Any]] = {
+    "fgsm-linf": {},
+    "bim-linf": {"steps": 4, "step_size": "4/255"},
+    "pgd-linf": {"steps": 4, "step_size": "4/255", "restarts": 2},
+}
+RADII = (0.0, 1 / 255, 16 / 255, 0.2)
+
+
+def an_attack(name: str, seed: int = 0, **over: Any) -> Attack[Any]:
+    params = ATTACKS.resolve(PluginRef(name=name, params=ROWS[name] | over))
+    made: Attack[Any] = ATTACKS.load(name)(params, seed=seed)
+    return made
+
+
+@pytest.fixture(scope="module")
+def victim(digits: Dataset) -> Normalized:
+    network = PluginRef(name="convnet", params={"width": 8, "depth": 2})
+    recipe = Recipe(
+        epochs=8,
+        drop_at=8,
+        learning_rate=0.1,
+        momentum=0.9,
+        weight_decay=0.0,
+        batch_size=50,
+        families=(),
+    )
+    training = Training(
+        [build(network, digits.facts, 0)],
+        [0],
+        digits.train_images,
+        digits.train_labels,
+        recipe,
+        means=Means.EAGER,
+        device=torch.device("cpu"),
+    )
+    for epoch in range(training.total_steps):
+        training.step(epoch)
+    return training.networks()[0]
+
+
+@pytest.fixture(scope="module")
+def x(digits: Dataset) -> Tensor:
+    return pixels_of(digits.test_images)
+
+
+@pytest.fixture(scope="module")
+def y(digits: Dataset) -> Tensor:
+    return digits.test_labels
+
+
+class Linear(nn.Module):
+    """Logits (w·x, 0) of images of four pixels."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.tensor([1.0, -2.0, 0.5, 3.0]))
+
+    def forward(self, x: Tensor) -> Tensor:
+        margin = x.flatten(1) @ self.weight
+        return torch.stack([margin, torch.zeros_like(margin)], dim=1)
+
+
+def judged_alone(outcome: AttackOutcome) -> tuple[Tensor, ...]:
+    return (
+        outcome.adversarial,
+        outcome.clean_prediction,
+        outcome.prediction,
+        outcome.worst,
+        outcome.distance,
+    )
+
+
+def test_every_attack_of_the_catalog_has_a_row() -> None:
+    assert sorted(ROWS) == ATTACKS.names()
+
+
+def test_victim_is_worth_attacking(victim: Normalized, x: Tensor, y: Tensor) -> None:
+    victim.eval()
+
+    assert (victim(x).argmax(dim=1) == y).float().mean() > 0.7
+
+
+@pytest.mark.parametrize("radius", RADII)
+@pytest.mark.parametrize("name", ROWS)
+def test_result_stays_in_ball_and_box(
+    name: str, radius: float, victim: Normalized, x: Tensor, y: Tensor
+) -> None:
+    before = x.clone()
+
+    outcome = an_attack(name)(victim, x, y, radius=radius)
+
+    assert torch.equal(x, before)
+    assert float((outcome.adversarial - x).abs().max()) <= radius + 1e-6
+    assert 0 <= float(outcome.adversarial.min()) <= float(outcome.adversarial.max()) <= 1
+    assert torch.equal(outcome.distance, (outcome.adversarial - x).abs().flatten(1).amax(dim=1))
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_judgement_is_what_the_network_says(
+    name: str, victim: Normalized, x: Tensor, y: Tensor
+) -> None:
+    outcome = an_attack(name)(victim, x, y, radius=16 / 255)
+
+    victim.eval()
+    assert torch.equal(outcome.clean_prediction, victim(x).argmax(dim=1))
+    assert torch.equal(outcome.prediction, victim(outcome.adversarial).argmax(dim=1))
+    last = outcome.prediction == y
+    assert not bool((outcome.worst & ~last).any())
+    assert not bool((outcome.worst & (outcome.clean_prediction != y)).any())
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_mode_gradients_and_flags_of_the_network_are_left_alone(
+    name: str, victim: Normalized, x: Tensor, y: Tensor
+) -> None:
+    victim.train()
+    victim.network.eval()
+    for i, parameter in enumerate(victim.parameters()):
+        parameter.grad = torch.full_like(parameter, 7.0)
+        parameter.requires_grad_(i % 2 == 0)
+
+    an_attack(name)(victim, x[:4], y[:4], radius=0.1)
+
+    assert victim.training
+    assert not victim.network.training
+    for i, parameter in enumerate(victim.parameters()):
+        assert parameter.requires_grad == (i % 2 == 0)
+        assert parameter.grad is not None
+        assert bool((parameter.grad == 7.0).all())
+        parameter.requires_grad_(True)
+        parameter.grad = None
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_no_budget_changes_nothing(name: str, victim: Normalized, x: Tensor, y: Tensor) -> None:
+    outcome = an_attack(name)(victim, x, y, radius=0.0)
+
+    assert torch.equal(outcome.adversarial, x)
+    assert torch.equal(outcome.prediction, outcome.clean_prediction)
+    assert torch.equal(outcome.worst, outcome.clean_prediction == y)
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_larger_budget_never_lowers_success_on_a_linear_network(name: str) -> None:
+    x = uniform_noise(torch.arange(200), (1, 2, 2), 0) * 0.6 + 0.2
+    y = (Linear()(x)[:, 0] < 0).long()
+    attack = an_attack(name)
+
+    worst = [
+        int(attack(Linear(), x, y, radius=radius).worst.sum())
+        for radius in (0.0, 0.01, 0.05, 0.1, 0.15)
+    ]
+
+    assert worst[0] == 200
+    assert worst == sorted(worst, reverse=True)
+    assert worst[-1] < worst[1]
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_attack_beats_random_noise(name: str, victim: Normalized, x: Tensor, y: Tensor) -> None:
+    outcome = an_attack(name)(victim, x, y, radius=16 / 255)
+
+    signs = torch.where(uniform_noise(torch.arange(len(x)), x.shape[1:], 9) < 0.5, -1.0, 1.0)
+    noisy = (x + 16 / 255 * signs).clamp(0, 1)
+    assert int(outcome.worst.sum()) < int((victim(noisy).argmax(dim=1) == y).sum())
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_result_of_a_sample_depends_on_no_other(
+    name: str, victim: Normalized, x: Tensor, y: Tensor
+) -> None:
+    attack, ids = an_attack(name), torch.arange(len(x))
+    order = torch.arange(len(x)).flip(0)
+
+    whole = judged_alone(attack(victim, x, y, radius=0.05, ids=ids))
+    shuffled = judged_alone(attack(victim, x[order], y[order], radius=0.05, ids=ids[order]))
+    alone = judged_alone(attack(victim, x[41:42], y[41:42], radius=0.05, ids=ids[41:42]))
+
+    for together, other, single in zip(whole, shuffled, alone, strict=True):
+        assert torch.allclose(together[order].float(), other.float(), atol=1e-6)
+        assert torch.allclose(together[41:42].float(), single.float(), atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_budgets_in_one_batch_equal_budgets_apart(
+    name: str, victim: Normalized, x: Tensor, y: Tensor
+) -> None:
+    attack, ids = an_attack(name), torch.arange(20)
+    radii = torch.tensor([0.02, 0.1])
+
+    together = attack(
+        victim,
+        x[:20].repeat(2, 1, 1, 1),
+        y[:20].repeat(2),
+        radius=radii.repeat_interleave(20),
+        ids=ids.repeat(2),
+    )
+
+    for i, radius in enumerate(radii.tolist()):
+        apart = attack(victim, x[:20], y[:20], radius=radius, ids=ids)
+        rows = slice(20 * i, 20 * (i + 1))
+        assert torch.allclose(together.adversarial[rows], apart.adversarial, atol=1e-6)
+        assert torch.equal(together.worst[rows], apart.worst)
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_same_seed_same_bytes(name: str, victim: Normalized, x: Tensor, y: Tensor) -> None:
+    first = an_attack(name)(victim, x, y, radius=0.05)
+    torch.rand(3)
+
+    second = an_attack(name)(victim, x, y, radius=0.05)
+
+    assert torch.equal(first.adversarial, second.adversarial)
+
+
+def test_seed_moves_the_random_start(victim: Normalized, x: Tensor, y: Tensor) -> None:
+    first = an_attack("pgd-linf")(victim, x, y, radius=0.05)
+
+    second = an_attack("pgd-linf", seed=1)(victim, x, y, radius=0.05)
+
+    assert not torch.equal(first.adversarial, second.adversarial)
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_unusable_inputs_are_refused(name: str, victim: Normalized, x: Tensor, y: Tensor) -> None:
+    attack = an_attack(name)
+
+    with pytest.raises(ValueError, match=r"must lie in \[0, 1\]"):
+        attack(victim, x * 2, y, radius=0.1)
+    with pytest.raises(ValueError, match=r"must lie in \[0, 1\]"):
+        attack(victim, torch.full_like(x, torch.nan), y, radius=0.1)
+    with pytest.raises(ValueError, match="must not be negative"):
+        attack(victim, x, y, radius=-0.1)
+    with pytest.raises(ShapeError, match="labels"):
+        attack(victim, x, y[:-1], radius=0.1)
+    with pytest.raises(ShapeError, match="ids"):
+        attack(victim, x, y, radius=0.1, ids=torch.arange(3))
+
+
+class Cheating(Attack[Any]):
+    """Leaves ball and box, where the victim is surely wrong."""
+
+    def perturb(self, victim: Any, x: Tensor, radius: Tensor, ids: Tensor) -> Tensor:
+        victim.predict(1.0 - x)
+        victim.predict(x + 10.0)
+        return x + 10.0
+
+
+def test_attack_that_leaves_the_ball_wins_nothing_by_it(
+    victim: Normalized, x: Tensor, y: Tensor
+) -> None:
+    outcome = Cheating(ATTACKS.resolve(PluginRef(name="fgsm")), seed=0)(victim, x, y, radius=1e-9)
+
+    assert float((outcome.adversarial - x).abs().max()) <= 1e-6
+    assert torch.equal(outcome.worst, outcome.clean_prediction == y)
+
+
+def test_loss_of_attacks_is_a_sum(victim: Normalized, x: Tensor, y: Tensor) -> None:
+    from overproof.ml.attack.victim import cross_entropy_sum
+
+    victim.eval()
+    logits = victim(x)
+
+    expected = functional.cross_entropy(logits, y) * len(x)
+    assert torch.allclose(cross_entropy_sum(logits, y), expected)
