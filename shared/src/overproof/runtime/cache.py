@@ -55,6 +55,7 @@ class ArtifactCache:
                 # Linked before it is in the cache: there another process may evict it at once.
                 part = store.fetch(ref, self._folder / f".{secrets.token_hex(8)}.part")
                 part.chmod(0o444)
+                self._stamp(part)
                 into.unlink(missing_ok=True)
                 into.hardlink_to(part)
                 part.replace(cached)
@@ -66,13 +67,17 @@ class ArtifactCache:
             if cached.stat().st_size != size_bytes:
                 cached.unlink()
                 return False
-            now = self._clock.now()
-            os.utime(cached, (now, now))  # many file systems do not note reads
+            self._stamp(cached)
             into.unlink(missing_ok=True)
             into.hardlink_to(cached)
         except FileNotFoundError:
             return False
         return True
+
+    def _stamp(self, path: Path) -> None:
+        """Note that the file is used now: many file systems do not note reads."""
+        now = self._clock.now()
+        os.utime(path, (now, now))
 
     def _evict(self, *, keep: Path) -> None:
         stale = self._clock.now() - _STALE_S
