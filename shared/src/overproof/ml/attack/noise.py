@@ -7,7 +7,7 @@ batch the image is in, nor on the order of images, nor on the device.
 from __future__ import annotations
 
 import hashlib
-from math import prod
+from math import pi, prod
 
 import torch
 from torch import Tensor
@@ -41,6 +41,18 @@ def uniform_noise(ids: Tensor, shape: tuple[int, ...], seed: int, *labels: str |
     positions = torch.arange(1, prod(shape) + 1, device=ids.device)
     bits = _shift_right(_mix(streams + positions * _GAMMA), 64 - _BITS)
     return (bits.to(torch.float32) * 2.0**-_BITS).view(-1, *shape)
+
+
+def normal_noise(ids: Tensor, shape: tuple[int, ...], seed: int, *labels: str | int) -> Tensor:
+    """Standard normal numbers, an own stream for each sample; arguments as in `uniform_noise`.
+
+    Returns:
+        (B, *shape) float32 on the device of `ids`; devices differ by the rounding of logarithm and
+        cosine. None is larger than 5.8, since the uniform numbers behind them end at 2⁻²⁴.
+    """
+    # Box and Muller: a radius and an angle; 1 - u is never 0, so the logarithm is finite.
+    radius, angle = uniform_noise(ids, (2, *shape), seed, *labels).unbind(1)
+    return (-2.0 * (1.0 - radius).log()).sqrt() * (2.0 * pi * angle).cos()
 
 
 def _mix(z: Tensor) -> Tensor:

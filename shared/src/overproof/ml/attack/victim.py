@@ -306,22 +306,47 @@ class Victim:
         self._count(forward=count * rows, backward=count * rows)
         return torch.cat(gradients)
 
-    def look(self, x_adv: Tensor, loss: Loss) -> Look:
-        """Logits, losses and gradient at `x_adv`: one forward, one backward pass.
+    def look(self, x_adv: Tensor, loss: Loss, *, draws: int = 1) -> Look:
+        """Logits, losses and gradient at `x_adv`: one forward, one backward pass a draw.
 
         Args:
             x_adv: (B, C, H, W) float32.
             loss: (B, K) logits and (B,) labels → (B,), each of its own row alone.
+            draws: for networks whose output is random: the gradient is the mean over so many
+                passes, logits and losses are those of the last one, and that one is judged.
         """
         x_adv = x_adv.detach().requires_grad_(True)
-        logits = logits_of(self._model, x_adv)
-        losses = loss(logits, self.labels)
-        (gradient,) = torch.autograd.grad(losses.sum(), x_adv)
-        x_adv, logits = x_adv.detach(), logits.detach()
-        self._count(forward=len(x_adv), backward=len(x_adv))
+        total = torch.zeros_like(x_adv)
+        for _ in range(draws):
+            logits = logits_of(self._model, x_adv)
+            losses = loss(logits, self.labels)
+            (gradient,) = torch.autograd.grad(losses.sum(), x_adv)
+            total += gradient
+        x_adv, logits, gradient = x_adv.detach(), logits.detach(), total / draws
+        self._count(forward=draws * len(x_adv), backward=draws * len(x_adv))
         self._judge(x_adv, logits)
         self._note_flat(gradient, logits)
         return Look(logits, losses.detach(), gradient)
+
+    def boundaries(self, x_adv: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        """The linear view of each class at `x_adv`: one forward pass, one backward pass a class.
+
+        Args:
+            x_adv: (B, C, H, W) float32.
+
+        Yields:
+            For each class, (B,) its logit minus that of the true class, and (B, C, H, W) the
+            gradient of it by the pixels; both are 0 in the rows whose true class it is.
+        """
+        x_adv = x_adv.detach().requires_grad_(True)
+        logits = logits_of(self._model, x_adv)
+        differences = logits - logits.gather(1, self.labels.view(-1, 1))
+        self._count(forward=len(x_adv), backward=0)
+        self._judge(x_adv.detach(), logits.detach())
+        for difference in differences.unbind(1):
+            (gradient,) = torch.autograd.grad(difference.sum(), x_adv, retain_graph=True)
+            self._count(forward=0, backward=len(x_adv))
+            yield difference.detach(), gradient
 
     def clean_gradient(self) -> Tensor:
         """Gradient of the cross entropy at the clean images; free where the clean pass has it."""
