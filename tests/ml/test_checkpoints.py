@@ -155,11 +155,14 @@ def test_files_beyond_the_limit_are_refused_before_they_are_read(
         read_weights(tmp_path / "bomb.pt")
 
 
-def test_sparse_weights_are_refused(tmp_path: Path) -> None:
-    torch.save({"weight": torch.eye(3).to_sparse()}, tmp_path / "sparse.pt")
+@pytest.mark.parametrize(
+    "tensor", [torch.eye(3).to_sparse(), torch.empty(3, device="meta")], ids=["sparse", "meta"]
+)
+def test_weights_that_are_not_dense_are_refused(tmp_path: Path, tensor: torch.Tensor) -> None:
+    torch.save({"weight": tensor}, tmp_path / "odd.pt")
 
-    with pytest.raises(InvalidData, match="weight is sparse or quantised"):
-        read_weights(tmp_path / "sparse.pt")
+    with pytest.raises(InvalidData, match="weight is sparse, quantised or empty"):
+        read_weights(tmp_path / "odd.pt")
 
 
 def test_misfit_lists_all_names_and_shapes_in_one_line_and_changes_nothing(tmp_path: Path) -> None:

@@ -81,19 +81,11 @@ def _from_safetensors(path: Path) -> dict[str, Tensor]:
 
 
 def _from_torch(path: Path) -> dict[str, Tensor]:
+    _check_unpacked_size(path)
     try:
-        if zipfile.is_zipfile(path):
-            with zipfile.ZipFile(path) as archive:
-                unpacked = sum(member.file_size for member in archive.infolist())
-            if unpacked > MAX_BYTES:
-                raise InvalidData(
-                    f"weights {path} unpack to {unpacked} bytes; at most {MAX_BYTES} are read"
-                )
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of unusual files, which are refused or fine
             value: Any = torch.load(path, map_location="cpu", weights_only=True)
-    except InvalidData:
-        raise
     except pickle.UnpicklingError:
         raise InvalidData(
             f"weights {path} hold Python objects and were not loaded; "
@@ -113,14 +105,31 @@ def _from_torch(path: Path) -> dict[str, Tensor]:
     return {name.removeprefix(_PARALLEL_PREFIX): tensor.detach() for name, tensor in value.items()}
 
 
+def _check_unpacked_size(path: Path) -> None:
+    """Refuse an archive that would fill the memory when torch unpacks it."""
+    if not zipfile.is_zipfile(path):
+        return
+    try:
+        with zipfile.ZipFile(path) as archive:
+            unpacked = sum(member.file_size for member in archive.infolist())
+    except (OSError, ValueError, zipfile.BadZipFile) as error:
+        raise InvalidData(f"weights {path} are no readable archive: {error}") from None
+    if unpacked > MAX_BYTES:
+        raise InvalidData(
+            f"weights {path} unpack to {unpacked} bytes; at most {MAX_BYTES} are read"
+        )
+
+
 def _check_values(weights: Mapping[str, Tensor], path: Path) -> None:
     # A view can claim more elements than its storage holds; count before anything reads them.
     claimed = sum(tensor.numel() * tensor.element_size() for tensor in weights.values())
     if claimed > MAX_BYTES:
         raise InvalidData(f"weights {path} claim {claimed} bytes; at most {MAX_BYTES} are read")
     for name, tensor in weights.items():
-        if tensor.layout is not torch.strided or tensor.is_quantized:
-            raise InvalidData(f"weights {path}: {name} is sparse or quantised; save it dense")
+        if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_meta:
+            raise InvalidData(
+                f"weights {path}: {name} is sparse, quantised or empty; save it dense"
+            )
         if not bool(torch.isfinite(tensor).all()):
             raise InvalidData(f"weights {path}: {name} holds NaN or infinity; train it again")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import math
+import struct
 import zlib
 from pathlib import Path
 from typing import Any
@@ -55,14 +56,14 @@ def _array(path: Path) -> NDArray[Any]:
     """The array of an IDX file: two zero bytes, type, rank, sizes as big-endian 32 bits, data."""
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            magic = file.read(4)
-            if len(magic) < 4 or magic[:2] != b"\0\0" or magic[2] != _UNSIGNED_BYTE:
-                raise InvalidData(f"{path} is no IDX file of bytes; download it again")
-            shape = tuple(np.frombuffer(file.read(4 * magic[3]), dtype=">u4").tolist())
+            rank = 3 if "idx3" in path.name else 1
+            head = file.read(4 + 4 * rank)
+            if head[:4] != bytes((0, 0, _UNSIGNED_BYTE, rank)) or len(head) < 4 + 4 * rank:
+                raise InvalidData(f"{path} is no IDX file of {rank} axes; download it again")
+            shape = struct.unpack(f">{rank}I", head[4:])
             count = math.prod(shape)
-            expected_rank = 3 if "idx3" in path.name else 1
-            if len(shape) != expected_rank or count > _MAX_BYTES:
-                raise InvalidData(f"{path} has the shape {shape}; download it again")
+            if count > _MAX_BYTES:
+                raise InvalidData(f"{path} announces {count} bytes; download it again")
             data = file.read(count + 1)
     except (OSError, EOFError, zlib.error) as error:
         raise InvalidData(f"{path} cannot be read: {error}; download it again") from None

@@ -124,7 +124,7 @@ class _Decoder:
                 batches = [some[start : start + _BATCH] for start in range(0, len(some), _BATCH)]
                 # A list, since `all` would stop at the first colour image and cancel the rest.
                 grey &= all(list(pool.map(self._place, batches)))
-        return np.ascontiguousarray(self._images[:, :1]) if grey else self._images
+        return self._images[:, :1] if grey else self._images
 
     def _allocate(self, first: tuple[File, bytes]) -> None:
         width, height = self._open(*first).size

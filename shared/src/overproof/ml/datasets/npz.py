@@ -47,7 +47,7 @@ def read(path: Path) -> Arrays:
 
 
 def _images(x: NDArray[Any], what: str) -> NDArray[np.uint8]:
-    return np.ascontiguousarray(_as_bytes(_channels_first(x, what), what))
+    return _as_bytes(_channels_first(x, what), what)
 
 
 def _channels_first(x: NDArray[Any], what: str) -> NDArray[Any]:

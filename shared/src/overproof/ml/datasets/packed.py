@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 from pydantic import ValidationError
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
@@ -33,7 +34,9 @@ def write(path: Path, facts: DatasetFacts, arrays: Arrays) -> None:
     entry = canonical_json({"format": FORMAT_VERSION, **facts.model_dump(mode="json")}).decode()
     partial = path.with_name(path.name + ".partial")
     try:
-        save_file(arrays._asdict(), partial, metadata={_ENTRY: entry})
+        # safetensors writes the memory of an array as it lies, whatever its strides say.
+        tensors = {name: np.ascontiguousarray(array) for name, array in arrays._asdict().items()}
+        save_file(tensors, partial, metadata={_ENTRY: entry})
         partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)

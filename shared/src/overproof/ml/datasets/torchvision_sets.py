@@ -66,4 +66,4 @@ def read(name: str, root: Path) -> Arrays:
 def _arrays(split: Any) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     if isinstance(split, tv.SVHN):
         return split.data, split.labels.astype(np.int64)
-    return np.ascontiguousarray(split.data.transpose(0, 3, 1, 2)), np.array(split.targets)
+    return split.data.transpose(0, 3, 1, 2), np.array(split.targets, dtype=np.int64)
