@@ -140,7 +140,7 @@ def test_notes_say_why_a_number_is_incomplete() -> None:
     rows = standings([a_group(replaced=[incomplete])])
 
     assert notes(rows) == [
-        "distribution-matching on convnet, pgd-linf@8/255, drop rate: 1 of 3 clean accuracy is 0"
+        "distribution-matching, 10 a class: 1 of 3 clean accuracy is 0 (pgd-linf@8/255)"
     ]
     assert cells(rows[0])[-1] == "50.0 ± 2.0 *"
 
@@ -194,12 +194,13 @@ def test_menu_shows_one_cell_at_a_time() -> None:
     assert menu.buttons[1].args[0] == {"visible": [False, True]}
 
 
-def test_robust_accuracy_is_drawn_over_growing_budgets() -> None:
+def test_accuracy_is_drawn_over_growing_budgets_from_the_clean_one() -> None:
     figure = by_epsilon(standings([a_group(epsilons=("8/255", "2/255", "4/255"))]))
 
     [line] = figure.data
-    assert list(line.x) == pytest.approx([2 / 255, 4 / 255, 8 / 255])
-    assert list(figure.layout.xaxis.ticktext) == ["2/255", "4/255", "8/255"]
+    assert list(line.x) == pytest.approx([0, 2 / 255, 4 / 255, 8 / 255])
+    assert list(line.y) == pytest.approx([0.8, 0.2, 0.2, 0.2])
+    assert list(figure.layout.xaxis.ticktext) == ["0", "2/255", "4/255", "8/255"]
 
 
 def test_scatter_leaves_out_undefined_points() -> None:

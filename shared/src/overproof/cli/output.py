@@ -63,7 +63,10 @@ def print_table(
     heading = None if title is None else Text(title)
     table = Table(box=box.SIMPLE_HEAD, title=heading, title_justify="left")
     for header in headers:
-        table.add_column(header, justify="right" if header in right else "left", overflow="fold")
+        if header in right:
+            table.add_column(header, justify="right", no_wrap=True)
+        else:
+            table.add_column(header, overflow="fold")
     for row in rows:
         # Text, since a label such as `pgd-linf[steps=20]` would be read as markup.
         table.add_row(*[Text(_cell(value)) for value in row])

@@ -7,6 +7,7 @@ drawn together may be compared. Rows of several cells get a menu, one choice a c
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from html import escape
 from typing import Any
 
@@ -17,7 +18,10 @@ from overproof.core.threat import epsilon_value
 from overproof.report.standings import WHOLE_SET, Measured, Standing
 
 HEIGHT = 440
+_COLORS = qualitative.D3
+_WHOLE_SET_COLOR = "#444"
 _SYMBOLS = ("circle", "square", "diamond", "cross", "x", "star", "triangle-up", "hexagon")
+_DASHES = ("solid", "dot", "dash", "dashdot", "longdash", "longdashdot")
 
 
 def drop_rate_by_images(rows: Sequence[Standing]) -> go.Figure:
@@ -25,83 +29,84 @@ def drop_rate_by_images(rows: Sequence[Standing]) -> go.Figure:
 
     Source: DD-RobustBench, figure 2.
     """
-    colors = _colors(rows)
+    style = _Style.of(rows)
 
     def of_cell(cell: list[Standing]) -> list[go.Scatter]:
-        sizes = _sizes(cell)
-        return [
+        sizes = [str(size) for size in _sizes(cell)]
+        lines = [
             _line(
                 method,
                 [str(row.images_per_class) for row in members],
                 [row.drop_rate for row in members],
-                colors[method],
+                color=style.color(members[0]),
             )
             for method, members in _by_method(cell)
-        ] + [
+        ]
+        levels = [
             _level(sizes, row.drop_rate)
             for row in cell
             if row.method == WHOLE_SET and row.drop_rate.value is not None and sizes
         ]
+        return lines + levels
 
     figure = _with_menu(_by_cell(rows), of_cell)
-    sizes = _sizes(rows)
+    order = [str(size) for size in _sizes(rows)]
     figure.update_xaxes(
-        title="images per class", type="category", categoryorder="array", categoryarray=sizes
+        title="images per class", type="category", categoryorder="array", categoryarray=order
     )
     figure.update_yaxes(title="drop rate", tickformat=".0%")
     return figure
 
 
 def robust_accuracy_by_epsilon(rows: Sequence[Standing]) -> go.Figure:
-    """Robust accuracy against the budget, a line for each method and size, a menu of attacks."""
-    colors = _colors(rows)
+    """Accuracy against the budget, a line for each training set, a menu of attacks.
+
+    The budget 0 is the clean accuracy.
+    """
+    style = _Style.of(rows)
 
     def of_attack(members: list[Standing]) -> list[go.Scatter]:
         lines = []
-        for name in dict.fromkeys(map(_series, members)):
-            line = sorted((row for row in members if _series(row) == name), key=_radius)
+        for name, unordered in _grouped(members, lambda row: row.training_set).items():
+            line = sorted(unordered, key=_radius)
             lines.append(
                 _line(
                     name,
-                    [_radius(row) for row in line],
-                    [row.robust for row in line],
-                    colors[line[0].method],
+                    [0.0, *map(_radius, line)],
+                    [line[0].clean, *(row.robust for row in line)],
+                    color=style.color(line[0]),
+                    dash=style.dash(line[0]),
+                    symbol=style.symbol(line[0]),
                 )
             )
         return lines
 
-    attacked = [row for row in rows if row.attack is not None]
+    attacked = sorted((row for row in rows if row.attack is not None), key=_radius)
     figure = _with_menu(_grouped(attacked, lambda row: str(row.attack)), of_attack)
-    budgets = {str(row.epsilon): _radius(row) for row in attacked}
+    budgets = {"0": 0.0} | {str(row.epsilon): _radius(row) for row in attacked}
     figure.update_xaxes(title="budget", tickvals=list(budgets.values()), ticktext=list(budgets))
-    figure.update_yaxes(title="robust accuracy", tickformat=".0%", rangemode="tozero")
+    figure.update_yaxes(title="accuracy", tickformat=".0%", rangemode="tozero")
     return figure
 
 
 def clean_against_robust(rows: Sequence[Standing]) -> go.Figure:
-    """Robust against clean accuracy: up and to the right is better; a symbol a size."""
-    colors = _colors(rows)
-    sizes = _sizes(rows)
+    """Robust against clean accuracy: up and to the right is better."""
+    style = _Style.of(rows)
 
     def of_cell(cell: list[Standing]) -> list[go.Scatter]:
-        points = []
-        for row in cell:
-            if row.clean.value is None or row.robust.value is None:
-                continue
-            size = str(row.images_per_class)
-            symbol = _SYMBOLS[sizes.index(size) % len(_SYMBOLS)] if size in sizes else "circle-open"
-            points.append(
-                go.Scatter(
-                    name=escape(_series(row)),
-                    x=[row.clean.value],
-                    y=[row.robust.value],
-                    error_x=_error([row.clean]),
-                    error_y=_error([row.robust]),
-                    mode="markers",
-                    marker={"color": colors[row.method], "symbol": symbol, "size": 11},
-                )
+        return [
+            go.Scatter(
+                name=escape(row.training_set),
+                x=[row.clean.value],
+                y=[row.robust.value],
+                error_x=_error([row.clean]),
+                error_y=_error([row.robust]),
+                mode="markers",
+                marker={"color": style.color(row), "symbol": style.symbol(row), "size": 11},
             )
-        return points
+            for row in cell
+            if row.clean.value is not None and row.robust.value is not None
+        ]
 
     figure = _with_menu(_by_cell(rows), of_cell)
     figure.update_xaxes(title="clean accuracy", tickformat=".0%")
@@ -139,29 +144,61 @@ def _with_menu(
         buttons = [
             {
                 "label": escape(shown),
-                "method": "update",
-                "args": [
-                    {"visible": [name == shown for name in traces for _ in traces[name]]},
-                    {"title.text": escape(shown)},
-                ],
+                "method": "restyle",
+                "args": [{"visible": [name == shown for name in traces for _ in traces[name]]}],
             }
             for shown in traces
         ]
-        menu = {"buttons": buttons, "x": 1, "xanchor": "right", "y": 1.18, "yanchor": "top"}
+        menu = {"buttons": buttons, "x": 0, "xanchor": "left", "y": 1.16, "yanchor": "top"}
         figure.update_layout(updatemenus=[menu])
-    if first is not None:
+    elif first is not None:
         figure.update_layout(title={"text": escape(first)})
     return figure
 
 
-def _line(name: str, x: Sequence[Any], measured: Sequence[Measured], color: str) -> go.Scatter:
+@dataclass(frozen=True)
+class _Style:
+    """A colour for each method, a symbol and a dash for each size: the same in every figure."""
+
+    methods: Sequence[str]
+    sizes: Sequence[int]
+
+    @classmethod
+    def of(cls, rows: Sequence[Standing]) -> _Style:
+        return cls(sorted({row.method for row in rows} - {WHOLE_SET}), _sizes(rows))
+
+    def color(self, row: Standing) -> str:
+        if row.method == WHOLE_SET:
+            return _WHOLE_SET_COLOR
+        return str(_COLORS[self.methods.index(row.method) % len(_COLORS)])
+
+    def symbol(self, row: Standing) -> str:
+        return _SYMBOLS[self._size(row) % len(_SYMBOLS)]
+
+    def dash(self, row: Standing) -> str:
+        return _DASHES[self._size(row) % len(_DASHES)]
+
+    def _size(self, row: Standing) -> int:
+        return 0 if row.images_per_class is None else self.sizes.index(row.images_per_class)
+
+
+def _line(
+    name: str,
+    x: Sequence[Any],
+    measured: Sequence[Measured],
+    *,
+    color: str,
+    dash: str = "solid",
+    symbol: str = "circle",
+) -> go.Scatter:
     return go.Scatter(
         name=escape(name),
         x=list(x),
         y=[number.value for number in measured],
         error_y=_error(measured),
         mode="lines+markers",
-        line={"color": color},
+        line={"color": color, "dash": dash},
+        marker={"symbol": symbol, "size": 8},
     )
 
 
@@ -172,7 +209,7 @@ def _level(x: Sequence[str], measured: Measured) -> go.Scatter:
         x=list(x),
         y=[measured.value] * len(x),
         mode="lines" if len(x) > 1 else "markers",
-        line={"color": "#444", "dash": "dash"},
+        line={"color": _WHOLE_SET_COLOR, "dash": "dash"},
         marker={"symbol": "line-ew-open", "size": 40},
     )
 
@@ -189,22 +226,8 @@ def _error(measured: Sequence[Measured]) -> dict[str, Any]:
     }
 
 
-def _colors(rows: Iterable[Standing]) -> dict[str, str]:
-    palette = qualitative.D3
-    methods = sorted({row.method for row in rows} - {WHOLE_SET})
-    colors = {method: palette[i % len(palette)] for i, method in enumerate(methods)}
-    return colors | {WHOLE_SET: "#444"}
-
-
-def _sizes(rows: Iterable[Standing]) -> list[str]:
-    sizes = {row.images_per_class for row in rows if row.images_per_class is not None}
-    return [str(size) for size in sorted(sizes)]
-
-
-def _series(row: Standing) -> str:
-    if row.images_per_class is None:
-        return row.method
-    return f"{row.method}, {row.images_per_class} a class"
+def _sizes(rows: Iterable[Standing]) -> list[int]:
+    return sorted({row.images_per_class for row in rows if row.images_per_class is not None})
 
 
 def _radius(row: Standing) -> float:

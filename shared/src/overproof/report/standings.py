@@ -103,6 +103,13 @@ class Standing:
         return None if self.attack is None else f"{self.attack}@{self.epsilon}"
 
     @property
+    def training_set(self) -> str:
+        """What the networks were trained on: `random, 10 a class`, or `whole set`."""
+        if self.images_per_class is None:
+            return self.method
+        return f"{self.method}, {self.images_per_class} a class"
+
+    @property
     def bench(self) -> str:
         """What must be equal for rows to be compared: data set, network and protocol."""
         return f"{self.dataset} · {self.network} · {self.protocol}"

@@ -45,14 +45,14 @@ def percent(measured: Measured) -> str:
 
 
 def notes(rows: Iterable[Standing]) -> list[str]:
-    """Why numbers are undefined or incomplete, each reason once."""
-    found: dict[str, None] = {}
+    """Why numbers are undefined or incomplete: a line for each training set and reason."""
+    found: dict[tuple[str, str], dict[str, None]] = {}
     for row in rows:
-        where = f"{row.method} on {row.network}"
-        if not row.clean.is_complete:
-            found[f"{where}, clean: {row.clean.reason}"] = None
+        numbers = [("clean", row.clean)]
         if row.cell is not None:
-            for name, measured in (("robust", row.robust), ("drop rate", row.drop_rate)):
-                if not measured.is_complete:
-                    found[f"{where}, {row.cell}, {name}: {measured.reason}"] = None
-    return list(found)
+            numbers += [(row.cell, row.robust), (row.cell, row.drop_rate)]
+        for where, measured in numbers:
+            if not measured.is_complete:
+                key = (row.training_set, measured.reason or "not yet measured")
+                found.setdefault(key, {})[where] = None
+    return [f"{name}: {reason} ({', '.join(where)})" for (name, reason), where in found.items()]
