@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageOps
+from PIL import Image
 
 from overproof.errors import InvalidData
 from overproof.ml.datasets.arrays import Arrays
@@ -161,7 +161,9 @@ class _Decoder:
             raise InvalidData(f"{what} cannot be decoded: {error}; remove or replace it") from None
         if self._size is None:
             return image
-        mode = "L" if image.mode in _GREY else "RGB"
-        return ImageOps.fit(
-            image.convert(mode), (self._size, self._size), Image.Resampling.BILINEAR
+        side = min(image.size)
+        left, top = ((length - side) // 2 for length in image.size)
+        square = image.convert("L" if image.mode in _GREY else "RGB").crop(
+            (left, top, left + side, top + side)
         )
+        return square.resize((self._size, self._size), Image.Resampling.BILINEAR)
