@@ -44,6 +44,8 @@ class AttackOutcome:
         finite: (B,) bool, all logits were finite.
         flat: (B,) bool, some gradient was zero in every pixel: the attack was blind there.
         reports: what runs of fewer steps would have ended with, by their number of steps.
+        broken_by: (B,) int64, index of the part of a cascade that broke the sample, else -1.
+        notes: what the attack had to do differently for this network, one line each.
         forward_passes, backward_passes: rows sent through the network; a clean pass that was
             given is not counted.
     """
@@ -57,6 +59,8 @@ class AttackOutcome:
     finite: Tensor
     flat: Tensor
     reports: Mapping[int, Report]
+    broken_by: Tensor
+    notes: tuple[str, ...]
     forward_passes: int
     backward_passes: int
 
@@ -147,6 +151,8 @@ class Attack(ABC, Generic[P]):
             finite=victim.finite,
             flat=victim.flat,
             reports=victim.reports,
+            broken_by=victim.broken_by,
+            notes=victim.notes,
             forward_passes=victim.forward_passes,
             backward_passes=victim.backward_passes,
         )

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from overproof.core.canonical import canonical_json
+from overproof.core.threat import Norm
 
 # Constants of SplitMix64 (Steele, Lea & Flood, "Fast splittable pseudorandom number generators",
 # OOPSLA 2014), as signed 64-bit numbers: torch's int64 multiplication wraps in the same way.
@@ -53,6 +54,24 @@ def normal_noise(ids: Tensor, shape: tuple[int, ...], seed: int, *labels: str | 
     # Box and Muller: a radius and an angle; 1 - u is never 0, so the logarithm is finite.
     radius, angle = uniform_noise(ids, (2, *shape), seed, *labels).unbind(1)
     return (-2.0 * (1.0 - radius).log()).sqrt() * (2.0 * pi * angle).cos()
+
+
+def ball_direction(
+    ids: Tensor, shape: tuple[int, ...], norm: Norm, seed: int, *labels: str | int
+) -> Tensor:
+    """Random points of the surface of the unit ball, an own stream for each sample.
+
+    Returns:
+        (B, *shape) float32 of length 1: uniform directions in L2, in L∞ uniform in the cube and
+        then stretched to its surface.
+    """
+    if norm is Norm.L2:
+        noise = normal_noise(ids, shape, seed, *labels)
+        length: Tensor = noise.flatten(1).norm(dim=1)
+    else:
+        noise = 2.0 * uniform_noise(ids, shape, seed, *labels) - 1.0
+        length = noise.flatten(1).abs().amax(dim=1)
+    return noise / length.view(-1, *[1] * len(shape))
 
 
 def _mix(z: Tensor) -> Tensor:

@@ -116,6 +116,7 @@ class _Record:
         self.forward_passes = 0
         self.backward_passes = 0
         self.notes: list[str] = []
+        self.broken_by = torch.full_like(y, -1)
 
 
 @dataclass(frozen=True)
@@ -260,6 +261,19 @@ class Victim:
         if line not in self._record.notes:
             self._record.notes.append(line)
 
+    @property
+    def broken_by(self) -> Tensor:
+        """(B,) int64, which part of a cascade broke each row, see `credit`; else -1."""
+        return self._record.broken_by[self._rows]
+
+    def credit(self, rows: Tensor, part: int) -> None:
+        """Put on record that the part of that number broke the rows of the (B,) bool mask."""
+        self._record.broken_by[self._rows[rows]] = part
+
+    def network(self) -> nn.Module:
+        """The network for code that is not ours: its passes count, its points are not judged."""
+        return _Counted(self._model, self._count)
+
     def gradient(
         self, x_adv: Tensor, loss: Loss = cross_entropy_sum, *, step: int | None = None
     ) -> Tensor:
@@ -278,8 +292,7 @@ class Victim:
         self._count(forward=len(x_adv), backward=len(x_adv))
         self._judge(x_adv, logits)
         self._note_flat(gradient, logits)
-        if step is not None and step in self._report_steps:
-            self.reports[step] = Report(logits.argmax(dim=1), ~self.broken)
+        self._report(step, logits)
         return gradient
 
     def gradients_off_record(self, points: Tensor) -> Tensor:
@@ -306,7 +319,7 @@ class Victim:
         self._count(forward=count * rows, backward=count * rows)
         return torch.cat(gradients)
 
-    def look(self, x_adv: Tensor, loss: Loss, *, draws: int = 1) -> Look:
+    def look(self, x_adv: Tensor, loss: Loss, *, draws: int = 1, step: int | None = None) -> Look:
         """Logits, losses and gradient at `x_adv`: one forward, one backward pass a draw.
 
         Args:
@@ -314,6 +327,7 @@ class Victim:
             loss: (B, K) logits and (B,) labels → (B,), each of its own row alone.
             draws: for networks whose output is random: the gradient is the mean over so many
                 passes, logits and losses are those of the last one, and that one is judged.
+            step: as for `gradient`.
         """
         x_adv = x_adv.detach().requires_grad_(True)
         total = torch.zeros_like(x_adv)
@@ -326,6 +340,7 @@ class Victim:
         self._count(forward=draws * len(x_adv), backward=draws * len(x_adv))
         self._judge(x_adv, logits)
         self._note_flat(gradient, logits)
+        self._report(step, logits)
         return Look(logits, losses.detach(), gradient)
 
     def boundaries(self, x_adv: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
@@ -383,9 +398,32 @@ class Victim:
         record.nearest[rows] = torch.minimum(nearest, away)
         record.finite[rows] &= logits.isfinite().all(dim=1)
 
+    def _report(self, step: int | None, logits: Tensor) -> None:
+        if step is not None and step in self._report_steps:
+            self.reports[step] = Report(logits.argmax(dim=1), ~self.broken)
+
     def _note_flat(self, gradient: Tensor, logits: Tensor) -> None:
         zero = gradient.flatten(1).abs().amax(dim=1) == 0
         self._record.flat[self._rows] |= zero & (logits.argmax(dim=1) == self.labels)
+
+
+class _Counted(nn.Module):
+    """Logits of a model, with every row on the record of a victim."""
+
+    def __init__(self, model: nn.Module, count: Callable[..., None]) -> None:
+        super().__init__()
+        self.model = model
+        self._count = count
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits = logits_of(self.model, x)
+        self._count(forward=len(x), backward=0)
+        if logits.requires_grad:
+            count = self._count
+            logits.register_hook(  # type: ignore[no-untyped-call]
+                lambda _: count(forward=0, backward=len(x))
+            )
+        return logits
 
 
 def logits_and_gradient(
