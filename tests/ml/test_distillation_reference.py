@@ -149,7 +149,7 @@ def test_matching_settles_batch_norms_on_real_images_and_holds_them(problem: Pro
 
     settled = method._network
     assert settled is not None
-    assert not settled.features[1].training  # type: ignore[index, union-attr, operator]
+    assert not settled.features[1].training  # type: ignore[index, union-attr]
     assert not torch.equal(
         settled.state_dict()["features.1.running_mean"],
         fresh.state_dict()["features.1.running_mean"],
@@ -159,8 +159,9 @@ def test_matching_settles_batch_norms_on_real_images_and_holds_them(problem: Pro
 
 def test_class_gradients_of_a_linear_network_are_known() -> None:
     # Cross entropy of zero logits: (1/K - onehot) times the mean image, by the weights.
-    network = nn.Sequential(nn.Flatten(), nn.Linear(4, 2, bias=False))
-    nn.init.zeros_(network[1].weight)
+    layer = nn.Linear(4, 2, bias=False)
+    nn.init.zeros_(layer.weight)
+    network = nn.Sequential(nn.Flatten(), layer)
     x = torch.arange(16.0).view(2, 2, 1, 2, 2)
 
     gradients = class_gradients(network, ["1.weight"], x, torch.tensor([0, 1]))[0]

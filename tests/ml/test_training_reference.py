@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -19,7 +20,6 @@ from overproof.ml.datasets.base import Dataset
 from overproof.ml.models.base import Normalized, build
 from overproof.ml.seeding import generator
 from overproof.ml.shapes import ImageFacts
-from overproof.ml.train import means as means_module
 from overproof.ml.train.evaluation import pixels_of, predictions_of
 from overproof.ml.train.loop import Training
 from overproof.ml.train.means import Means, choose_means, multiplications
@@ -254,9 +254,9 @@ def test_means_follow_from_device_and_work(
     assert chosen("batch", "cuda", 10**9) is Means.EAGER
     assert chosen("instance", "cuda", 1) is Means.STACKED
     assert chosen("instance", "cpu", 300) is Means.EAGER
-    monkeypatch.setattr(means_module.shutil, "which", lambda name: f"/usr/bin/{name}")
+    monkeypatch.setattr(shutil, "which", lambda name: f"/usr/bin/{name}")
     assert chosen("instance", "cpu", 10**9) is Means.COMPILED
-    monkeypatch.setattr(means_module.shutil, "which", lambda name: None)
+    monkeypatch.setattr(shutil, "which", lambda name: None)
     assert chosen("instance", "cpu", 10**9) is Means.EAGER
 
 

@@ -43,7 +43,8 @@ def run_to_end(work: Resumable, context: JobContext, *, clock: Clock | None = No
     began = clock.monotonic() - seconds
     for index in range(first, work.total_steps):
         scalars = work.step(index)
-        if context.should_checkpoint():
+        # Not after the last step: a job resumed there would end without having seen a loss.
+        if index + 1 < work.total_steps and context.should_checkpoint():
             path = context.workdir / "checkpoint.safetensors"
             elapsed = clock.monotonic() - began
             save_file(work.state(), path, metadata={_SECONDS: repr(elapsed)})
