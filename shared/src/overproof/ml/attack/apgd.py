@@ -23,7 +23,7 @@ from overproof.ml.attack.losses import (
     targeted_dlr,
     targeted_margin,
 )
-from overproof.ml.attack.noise import normal_noise, uniform_noise
+from overproof.ml.attack.noise import ball_direction
 from overproof.ml.attack.survivors import RowState, due, remaining, survivors
 from overproof.ml.attack.victim import Victim
 
@@ -68,7 +68,9 @@ class Apgd(Attack[P]):
                 rows = survivors(victim)
                 if len(rows) == 0:
                     return victim.images
-                direction = self._direction(ids[rows], tuple(x.shape[1:]), f"{name}-{restart}")
+                direction = ball_direction(
+                    ids[rows], x.shape[1:], self.norm, self.seed, "apgd", name, restart
+                )
                 start = (x[rows] + _wide(radius[rows]) * direction).clamp(0.0, 1.0)
                 climb = _Climb(self.norm, self.params, loss)
                 climb.run(victim.subset(rows), start, x[rows], radius[rows], targets[rows])
@@ -77,14 +79,6 @@ class Apgd(Attack[P]):
     @abstractmethod
     def _aims(self, victim: Victim) -> Iterator[tuple[str, Loss, Tensor]]:
         """Names of noise, losses and (B,) targets, one after another."""
-
-    def _direction(self, ids: Tensor, shape: tuple[int, ...], label: str) -> Tensor:
-        """(B, *shape) of length 1 in the norm of the attack."""
-        if self.norm is Norm.L2:
-            noise = normal_noise(ids, shape, self.seed, "apgd", label)
-            return noise / _wide(l2_norm(noise))
-        noise = 2.0 * uniform_noise(ids, shape, self.seed, "apgd", label) - 1.0
-        return noise / _wide(noise.abs().flatten(1).amax(dim=1))
 
 
 class LinfApgd(Apgd[ApgdParams]):

@@ -1,0 +1,109 @@
+"""AutoAttack: APGD, FAB and Square one after another, each on what the ones before left."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from overproof.catalog.autoattack import (
+    ApgdParams,
+    AutoAttackParams,
+    FabParams,
+    SquareParams,
+    TargetedApgdParams,
+    TargetedFabParams,
+)
+from overproof.ml.attack.apgd import (
+    LinfApgd,
+    LinfDlrApgd,
+    LinfMarginApgd,
+    LinfTargetedApgd,
+    LinfTargetedMarginApgd,
+)
+from overproof.ml.attack.base import Attack
+from overproof.ml.attack.fab import LinfFab, LinfTargetedFab
+from overproof.ml.attack.square import LinfSquare
+from overproof.ml.attack.victim import Victim
+
+_RESTARTS_OF_PLUS = 5
+_DRAWS_OF_RAND = 20
+
+
+class LinfAutoAttack(Attack[AutoAttackParams]):
+    """The cascade; a sample is robust if it survives every part.
+
+    Each part is the attack of that name with the seed of the cascade, so that for the samples that
+    reach it, it does what it does alone. Which part broke a sample is on record (`broken_by`, an
+    index into `parts`). Where the network has too few classes for the DLR losses, their parts climb
+    the bare margin instead, and a note says so.
+
+    Source: arXiv:2003.01690, section 6; fra31/auto-attack, autoattack.py, and
+    Harry24k/adversarial-attacks-pytorch, autoattack.py (preset `torchattacks`). Differs: the parts
+    as in their own files; fewer classes than targets or losses need are no error.
+    """
+
+    def perturb(self, victim: Victim, x: Tensor, radius: Tensor, ids: Tensor) -> Tensor:
+        """The misclassified image that the first successful part found, else `x`."""
+        victim.keep_images()
+        for index, (name, part) in enumerate(self.parts(victim.classes).items()):
+            if name.endswith("-margin"):
+                victim.note(
+                    f"{name} in the place of DLR, which needs more classes than {victim.classes}"
+                )
+            survived = ~victim.broken
+            part.perturb(victim, x, radius, ids)
+            victim.credit(survived & victim.broken, index)
+        return victim.images
+
+    def parts(self, classes: int) -> dict[str, Attack[Any]]:
+        """The parts in their order, for a network that tells so many classes apart."""
+        return {name: self._part(name) for name in self._names(classes)}
+
+    def _names(self, classes: int) -> tuple[str, ...]:
+        untargeted = "apgd-dlr" if classes >= 3 else "apgd-margin"
+        targeted = "apgd-t" if classes >= 4 else "apgd-t-margin"
+        match self.params.version:
+            case "standard":
+                return ("apgd-ce", targeted, "fab-t", "square")
+            case "plus":
+                return ("apgd-ce", untargeted, "fab", "square", targeted, "fab-t")
+            case "rand":
+                return ("apgd-ce", untargeted)
+
+    def _part(self, name: str) -> Attack[Any]:
+        params = self.params
+        restarts = _RESTARTS_OF_PLUS if params.version == "plus" else 1
+        draws = _DRAWS_OF_RAND if params.version == "rand" else 1
+        untargeted = ApgdParams(
+            preset=params.preset, steps=params.steps, restarts=restarts, eot_iterations=draws
+        )
+        targeted = TargetedApgdParams(
+            preset=params.preset, steps=params.steps, targets=params.targets
+        )
+        match name:
+            case "apgd-ce":
+                return LinfApgd(untargeted, seed=self.seed)
+            case "apgd-dlr":
+                return LinfDlrApgd(untargeted, seed=self.seed)
+            case "apgd-margin":
+                return LinfMarginApgd(untargeted, seed=self.seed)
+            case "apgd-t":
+                return LinfTargetedApgd(targeted, seed=self.seed)
+            case "apgd-t-margin":
+                return LinfTargetedMarginApgd(targeted, seed=self.seed)
+            case "fab":
+                fab = FabParams(preset=params.preset, steps=params.steps, restarts=restarts)
+                return LinfFab(fab, seed=self.seed)
+            case "fab-t":
+                fab_t = TargetedFabParams(
+                    preset=params.preset, steps=params.steps, targets=params.targets
+                )
+                return LinfTargetedFab(fab_t, seed=self.seed)
+            case _:
+                square = SquareParams(
+                    preset=params.preset,
+                    queries=params.queries,
+                    rescale_schedule=params.rescale_schedule,
+                )
+                return LinfSquare(square, seed=self.seed)
