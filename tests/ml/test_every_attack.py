@@ -9,8 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from overproof.catalog.attacks import ATTACKS
+from overproof.catalog.attacks import ATTACKS, attack
 from overproof.core.spec import PluginRef
+from overproof.core.threat import Norm
 from overproof.errors import ShapeError
 from overproof.ml.attack.base import Attack, AttackOutcome
 from overproof.ml.attack.noise import uniform_noise
@@ -26,8 +27,27 @@ ROWS: dict[str, dict[str, Any]] = {
     "fgsm-linf": {},
     "bim-linf": {"steps": 4, "step_size": "4/255"},
     "pgd-linf": {"steps": 4, "step_size": "4/255", "restarts": 2},
+    "pgd-l2": {"steps": 4, "restarts": 2},
+    "cw-linf": {"steps": 4, "step_size": "4/255"},
+    "cw-l2": {"steps": 15, "learning_rate": 0.05, "search_steps": 2},
+    "mi-fgsm-linf": {"steps": 4, "step_size": "4/255"},
+    "ni-fgsm-linf": {"steps": 4, "step_size": "4/255"},
+    "vmi-fgsm-linf": {"steps": 4, "step_size": "4/255", "neighbours": 2},
+    "jitter-linf": {"steps": 6, "step_size": "4/255"},
+    "deepfool-l2": {},
 }
 RADII = (0.0, 1 / 255, 16 / 255, 0.2)
+
+
+def budget(name: str, radius: float, x: Tensor) -> float:
+    """The budget of an attack such that every ball holds the L∞ ball of `radius`."""
+    return radius if attack(name).norm is Norm.LINF else radius * x[0].numel() ** 0.5
+
+
+def distances(name: str, x_adv: Tensor, x: Tensor) -> Tensor:
+    order = torch.inf if attack(name).norm is Norm.LINF else 2
+    measured: Tensor = torch.linalg.vector_norm((x_adv - x).flatten(1).double(), ord=order, dim=1)
+    return measured
 
 
 def an_attack(name: str, seed: int = 0, **over: Any) -> Attack[Any]:
@@ -111,19 +131,21 @@ def test_result_stays_in_ball_and_box(
 ) -> None:
     before = x.clone()
 
-    outcome = an_attack(name)(victim, x, y, radius=radius)
+    outcome = an_attack(name)(victim, x, y, radius=budget(name, radius, x))
 
     assert torch.equal(x, before)
-    assert float((outcome.adversarial - x).abs().max()) <= radius + 1e-6
+    measured = distances(name, outcome.adversarial, x)
+    assert float(measured.max()) <= budget(name, radius, x) + 1e-6
+    assert outcome.adversarial.dtype == torch.float32
     assert 0 <= float(outcome.adversarial.min()) <= float(outcome.adversarial.max()) <= 1
-    assert torch.equal(outcome.distance, (outcome.adversarial - x).abs().flatten(1).amax(dim=1))
+    assert torch.allclose(outcome.distance.double(), measured, atol=1e-6)
 
 
 @pytest.mark.parametrize("name", ROWS)
 def test_judgement_is_what_the_network_says(
     name: str, victim: Normalized, x: Tensor, y: Tensor
 ) -> None:
-    outcome = an_attack(name)(victim, x, y, radius=16 / 255)
+    outcome = an_attack(name)(victim, x, y, radius=budget(name, 16 / 255, x))
 
     victim.eval()
     assert torch.equal(outcome.clean_prediction, victim(x).argmax(dim=1))
@@ -131,6 +153,9 @@ def test_judgement_is_what_the_network_says(
     last = outcome.prediction == y
     assert not bool((outcome.worst & ~last).any())
     assert not bool((outcome.worst & (outcome.clean_prediction != y)).any())
+    fooled = ~last
+    assert bool((outcome.nearest[fooled] <= outcome.distance[fooled] + 1e-6).all())
+    assert bool((outcome.nearest[outcome.worst] > budget(name, 16 / 255, x)).all())
 
 
 @pytest.mark.parametrize("name", ROWS)
@@ -168,10 +193,10 @@ def test_no_budget_changes_nothing(name: str, victim: Normalized, x: Tensor, y: 
 def test_larger_budget_never_lowers_success_on_a_linear_network(name: str) -> None:
     x = uniform_noise(torch.arange(200), (1, 2, 2), 0) * 0.6 + 0.2
     y = (Linear()(x)[:, 0] < 0).long()
-    attack = an_attack(name)
+    run = an_attack(name)
 
     worst = [
-        int(attack(Linear(), x, y, radius=radius).worst.sum())
+        int(run(Linear(), x, y, radius=budget(name, radius, x)).worst.sum())
         for radius in (0.0, 0.01, 0.05, 0.1, 0.15)
     ]
 
@@ -182,7 +207,7 @@ def test_larger_budget_never_lowers_success_on_a_linear_network(name: str) -> No
 
 @pytest.mark.parametrize("name", ROWS)
 def test_attack_beats_random_noise(name: str, victim: Normalized, x: Tensor, y: Tensor) -> None:
-    outcome = an_attack(name)(victim, x, y, radius=16 / 255)
+    outcome = an_attack(name)(victim, x, y, radius=budget(name, 16 / 255, x))
 
     signs = torch.where(uniform_noise(torch.arange(len(x)), x.shape[1:], 9) < 0.5, -1.0, 1.0)
     noisy = (x + 16 / 255 * signs).clamp(0, 1)
@@ -193,12 +218,12 @@ def test_attack_beats_random_noise(name: str, victim: Normalized, x: Tensor, y: 
 def test_result_of_a_sample_depends_on_no_other(
     name: str, victim: Normalized, x: Tensor, y: Tensor
 ) -> None:
-    attack, ids = an_attack(name), torch.arange(len(x))
+    run, ids = an_attack(name), torch.arange(len(x))
     order = torch.arange(len(x)).flip(0)
 
-    whole = judged_alone(attack(victim, x, y, radius=0.05, ids=ids))
-    shuffled = judged_alone(attack(victim, x[order], y[order], radius=0.05, ids=ids[order]))
-    alone = judged_alone(attack(victim, x[41:42], y[41:42], radius=0.05, ids=ids[41:42]))
+    whole = judged_alone(run(victim, x, y, radius=0.05, ids=ids))
+    shuffled = judged_alone(run(victim, x[order], y[order], radius=0.05, ids=ids[order]))
+    alone = judged_alone(run(victim, x[41:42], y[41:42], radius=0.05, ids=ids[41:42]))
 
     for together, other, single in zip(whole, shuffled, alone, strict=True):
         assert torch.allclose(together[order].float(), other.float(), atol=1e-6)
@@ -209,10 +234,10 @@ def test_result_of_a_sample_depends_on_no_other(
 def test_budgets_in_one_batch_equal_budgets_apart(
     name: str, victim: Normalized, x: Tensor, y: Tensor
 ) -> None:
-    attack, ids = an_attack(name), torch.arange(20)
+    run, ids = an_attack(name), torch.arange(20)
     radii = torch.tensor([0.02, 0.1])
 
-    together = attack(
+    together = run(
         victim,
         x[:20].repeat(2, 1, 1, 1),
         y[:20].repeat(2),
@@ -221,7 +246,7 @@ def test_budgets_in_one_batch_equal_budgets_apart(
     )
 
     for i, radius in enumerate(radii.tolist()):
-        apart = attack(victim, x[:20], y[:20], radius=radius, ids=ids)
+        apart = run(victim, x[:20], y[:20], radius=radius, ids=ids)
         rows = slice(20 * i, 20 * (i + 1))
         assert torch.allclose(together.adversarial[rows], apart.adversarial, atol=1e-6)
         assert torch.equal(together.worst[rows], apart.worst)
@@ -237,28 +262,31 @@ def test_same_seed_same_bytes(name: str, victim: Normalized, x: Tensor, y: Tenso
     assert torch.equal(first.adversarial, second.adversarial)
 
 
-def test_seed_moves_the_random_start(victim: Normalized, x: Tensor, y: Tensor) -> None:
-    first = an_attack("pgd-linf")(victim, x, y, radius=0.05)
+@pytest.mark.parametrize("name", ["pgd-linf", "pgd-l2", "cw-linf", "vmi-fgsm-linf", "jitter-linf"])
+def test_seed_moves_the_draws(name: str, victim: Normalized, x: Tensor, y: Tensor) -> None:
+    first = an_attack(name)(victim, x, y, radius=0.05)
 
-    second = an_attack("pgd-linf", seed=1)(victim, x, y, radius=0.05)
+    second = an_attack(name, seed=1)(victim, x, y, radius=0.05)
 
     assert not torch.equal(first.adversarial, second.adversarial)
 
 
 @pytest.mark.parametrize("name", ROWS)
 def test_unusable_inputs_are_refused(name: str, victim: Normalized, x: Tensor, y: Tensor) -> None:
-    attack = an_attack(name)
+    run = an_attack(name)
 
     with pytest.raises(ValueError, match=r"must lie in \[0, 1\]"):
-        attack(victim, x * 2, y, radius=0.1)
+        run(victim, x * 2, y, radius=0.1)
     with pytest.raises(ValueError, match=r"must lie in \[0, 1\]"):
-        attack(victim, torch.full_like(x, torch.nan), y, radius=0.1)
+        run(victim, torch.full_like(x, torch.nan), y, radius=0.1)
     with pytest.raises(ValueError, match="must not be negative"):
-        attack(victim, x, y, radius=-0.1)
+        run(victim, x, y, radius=-0.1)
     with pytest.raises(ShapeError, match="labels"):
-        attack(victim, x, y[:-1], radius=0.1)
+        run(victim, x, y[:-1], radius=0.1)
+    with pytest.raises(ValueError, match=r"labels must lie in 0 … 9"):
+        run(victim, x, y + 1, radius=0.1)
     with pytest.raises(ShapeError, match="ids"):
-        attack(victim, x, y, radius=0.1, ids=torch.arange(3))
+        run(victim, x, y, radius=0.1, ids=torch.arange(3))
 
 
 class Cheating(Attack[Any]):
