@@ -200,6 +200,17 @@ def test_child_stays_for_the_next_job(processes: ProcessExecutor) -> None:
     assert run_and_name_child(processes, a_probe(seed=2)) == before
 
 
+@pytest.mark.parametrize("behaviour", ["cuda-error", "out-of-memory"])
+def test_child_is_replaced_after_an_error_of_its_device(
+    processes: ProcessExecutor, behaviour: str
+) -> None:
+    before = run_and_name_child(processes, a_probe(seed=1))
+    failed = run(processes, a_probe(behaviour=behaviour))
+
+    assert isinstance(failed, Failed)
+    assert run_and_name_child(processes, a_probe(seed=2)) != before
+
+
 def test_child_above_the_memory_limit_is_replaced(tmp_path: Path) -> None:
     settings = child_settings(tmp_path, child_memory_limit_bytes=1)
     with closing(ProcessExecutor(settings)) as executor:
@@ -235,7 +246,9 @@ def test_child_that_dies_says_how(processes: ProcessExecutor) -> None:
 def test_child_that_died_while_idle_is_replaced(processes: ProcessExecutor) -> None:
     child = run_and_name_child(processes, a_probe(seed=1))
     os.kill(child, signal.SIGKILL)
-    wait_until(lambda: psutil.Process(child).status() == psutil.STATUS_ZOMBIE)
+    # Until it can be reaped: a zombie may still have threads that end.
+    ended = os.WEXITED | os.WNOHANG | os.WNOWAIT
+    wait_until(lambda: os.waitid(os.P_PID, child, ended) is not None)
 
     assert isinstance(run(processes, a_probe(seed=2)), Done)
 

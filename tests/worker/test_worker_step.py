@@ -339,6 +339,25 @@ def test_late_manifest_of_a_lost_attempt_wins_and_both_agree(stage: Stage) -> No
     assert stage.repository.units(experiment)[0].result == {"seed": 0, "count": 2}
 
 
+def test_attempt_whose_manifest_comes_second_leaves_no_files(stage: Stage) -> None:
+    unit = a_probe(steps=2)
+    stage.submit(unit)
+    hooks = Lost()
+    late, quick = stage.a_worker(hooks=hooks, renew_s=10_000.0), stage.a_worker(owner="quick")
+    stage.work_until_running(late, unit, step=2)
+    stage.clock.advance(stage.settings.lease_ttl_s + 1)
+    stage.work(quick)
+    manifest = stage.manifest_of(unit)
+
+    stage.work(late)
+
+    named = {ref.key for ref in manifest.units[unit.id].files.values()}
+    left = set(stage.store.keys(keys.job_folder(manifest.job_id)))
+    assert hooks.lost == 1
+    assert (manifest.token, stage.manifest_of(unit)) == (2, manifest)
+    assert left == named | {keys.manifest(manifest.job_id)}
+
+
 # ---- stopping --------------------------------------------------------------------------------
 
 
@@ -444,6 +463,18 @@ def test_other_errors_are_retried_later_and_later_up_to_the_limit(stage: Stage) 
     assert 120 <= gaps[1] < 135
     assert stage.job_of(unit).state is JobState.FAILED
     assert stage.job_of(unit).error == "RuntimeError: no luck today"
+
+
+@pytest.mark.parametrize("behaviour", ["forgets", "no-json"])
+def test_handler_that_breaks_its_contract_fails_for_good(stage: Stage, behaviour: str) -> None:
+    unit = a_probe(behaviour=behaviour)
+    stage.submit(unit)
+
+    stage.work(stage.a_worker())
+
+    job = stage.job_of(unit)
+    assert (job.state, job.attempt) == (JobState.FAILED, 1)
+    assert "correct its handler" in (job.error or "")
 
 
 def test_worker_goes_on_after_a_failure(stage: Stage) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -18,7 +17,7 @@ from overproof.handlers.aggregate import compute_metrics
 from overproof.runtime.aggregation import Aggregator
 from overproof.runtime.hooks import Hooks
 from overproof.runtime.service import make_executor
-from overproof.runtime.settings import Settings
+from overproof.runtime.settings import Settings, usable_cores
 from overproof.runtime.shutdown import Runnable
 from overproof.runtime.wiring import Backends
 from overproof.runtime.worker import Worker
@@ -44,7 +43,7 @@ class LocalRunner:
     """
 
     def __init__(self, settings: Settings, backends: Backends) -> None:
-        share = max(1, (os.cpu_count() or 1) // settings.local_workers)
+        share = max(1, usable_cores() // settings.local_workers)
         self._settings = settings.model_copy(
             update={
                 "threads": settings.threads or share,

@@ -232,6 +232,7 @@ class Aggregator:
                 self._recompute(group)
 
     def _recompute(self, group: GroupId) -> None:
+        self._hooks.after_turn()  # many groups take long, but the loop is well
         began = self._clock.monotonic()
         try:
             self._backends.repository.recompute(group, self._compute)

@@ -45,8 +45,15 @@ def _default_home() -> Path:
     return Path(data).expanduser() / "overproof"
 
 
+def usable_cores() -> int:
+    """CPU cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 def _default_local_workers() -> int:
-    return min(4, os.cpu_count() or 1)
+    return min(4, usable_cores())
 
 
 class ChildSettings(BaseModel):
@@ -242,7 +249,7 @@ class Settings(BaseSettings):
             cache_dir=self.cache,
             cache_bytes=self.cache_bytes,
             device=self.device,
-            threads=self.threads or os.cpu_count() or 1,
+            threads=self.threads or usable_cores(),
             memory_limit_bytes=self.child_memory_limit_bytes,
             checkpoint_every_s=self.checkpoint_every_s,
             store_patience_s=self.store_patience_s,
