@@ -41,7 +41,7 @@ _DEAD_ENDS = (JobState.FAILED.value, JobState.CANCELLED.value)
 def is_queued(job: FromClause = jobs) -> ColumnElement[bool]:
     """Whether the job is READY or RUNNING, in the very words of the index `ix_jobs_queue`.
 
-    A partial index serves only a query that repeats its condition, values written out.
+    A partial index serves only a query that repeats its condition, with the values written out.
     """
     states = (JobState.READY, JobState.RUNNING)
     return job.c.state.in_([literal(state.value, literal_execute=True) for state in states])
@@ -53,8 +53,8 @@ def is_waiting(job: FromClause = jobs) -> ColumnElement[bool]:
 
 
 def is_running(job: FromClause = jobs) -> ColumnElement[bool]:
-    """Whether the job is RUNNING; served by `ix_jobs_queue`."""
-    return and_(is_queued(job), job.c.state == JobState.RUNNING.value)
+    """Whether the job is RUNNING, in the very words of the index `ix_jobs_running`."""
+    return job.c.state == literal(JobState.RUNNING.value, literal_execute=True)
 
 
 def wanted(job: FromClause = jobs) -> ColumnElement[bool]:
@@ -103,10 +103,11 @@ def jobs_wanted(now: ColumnElement[float], max_attempts: int) -> Select[tuple[st
     These are the jobs that run and those that may be claimed, no more of an experiment than its
     quota leaves room for. A job of several experiments counts for one of them.
     """
-    job = jobs.alias()
+    job, room = jobs.alias(), _room(now)
     within = _interest_with_room(now, job)
-    unlimited = within.where(experiments.c.quota.is_(None)).exists()
-    first = within.with_only_columns(func.min(experiments.c.id)).scalar_subquery()
+    (experiment_id,) = within.selected_columns
+    unlimited = within.where(experiment_id.not_in(select(room.c.experiment_id))).exists()
+    first = within.with_only_columns(func.min(experiment_id)).scalar_subquery()
     found = (
         select(
             job.c.kind.label("kind"),
@@ -120,7 +121,6 @@ def jobs_wanted(now: ColumnElement[float], max_attempts: int) -> Select[tuple[st
         .group_by(found.c.kind, found.c.experiment_id)
         .subquery()
     )
-    room = _room(now)
     started = (
         select(
             counted.c.kind,
@@ -189,14 +189,10 @@ def _room(now: ColumnElement[float]) -> Subquery:
     again.
     """
     running = jobs.alias()
+    alive = select(running.c.id).where(is_running(running), running.c.lease_until >= now)
     running_jobs = (
         select(experiment_jobs.c.experiment_id, func.count().label("jobs"))
-        .join(running, running.c.id == experiment_jobs.c.job_id)
-        .where(
-            is_running(running),
-            running.c.lease_until >= now,
-            not_(experiment_jobs.c.withdrawn),
-        )
+        .where(experiment_jobs.c.job_id.in_(alive), not_(experiment_jobs.c.withdrawn))
         .group_by(experiment_jobs.c.experiment_id)
         .subquery()
     )
@@ -213,13 +209,13 @@ def _interest_with_room(now: ColumnElement[float], job: FromClause) -> Select[tu
     """The experiments that want `job` and may start another one."""
     room = _room(now)
     full = select(room.c.experiment_id).where(room.c.room <= 0)
+    interest = experiment_jobs.alias("interest")
     return (
-        select(experiments.c.id)
-        .join(experiment_jobs, experiment_jobs.c.experiment_id == experiments.c.id)
+        select(interest.c.experiment_id)
         .where(
-            experiment_jobs.c.job_id == job.c.id,
-            not_(experiment_jobs.c.withdrawn),
-            experiments.c.id.not_in(full),
+            interest.c.job_id == job.c.id,
+            not_(interest.c.withdrawn),
+            interest.c.experiment_id.not_in(full),
         )
         .correlate(job)
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import func, select
+from sqlalchemy import case, func, select
 
 from overproof.core.failure import FailureReport
 from overproof.core.ids import ExperimentId, JobId, UnitId
@@ -14,7 +14,7 @@ from overproof.core.states import JobKind, JobState
 from overproof.errors import NotFound
 from overproof.results.aggregation import unit_row
 from overproof.results.engine import Transaction
-from overproof.results.predicates import blocked, wanted
+from overproof.results.predicates import blocked, is_waiting, wanted
 from overproof.results.tables import (
     attempts,
     experiment_jobs,
@@ -99,10 +99,10 @@ def job_views(
     """See `ResultsRepository.jobs`."""
     in_vain = blocked()
     cause = select(func.min(in_vain.c.cause)).where(in_vain.c.job_id == jobs.c.id)
+    # Only a WAITING job has a cause; for others the blocked ones are not looked for.
+    blocked_by = case((is_waiting(), cause.scalar_subquery()))
     columns = [column for column in jobs.c if column.name != "spec"]
-    query = select(
-        *columns, cause.scalar_subquery().label("blocked_by"), wanted().label("is_wanted")
-    )
+    query = select(*columns, blocked_by.label("blocked_by"), wanted().label("is_wanted"))
     if experiment_id is not None:
         query = query.join(experiment_jobs, experiment_jobs.c.job_id == jobs.c.id).where(
             experiment_jobs.c.experiment_id == experiment_id

@@ -77,6 +77,8 @@ def create_experiment(
         ],
     )
     total = _link_jobs(tx, experiment_id)
+    if total > _CHUNK:
+        tx.refresh_statistics()
     own = of_experiment(experiment_id)
     # From here on nobody cancels, ends or loses one of these jobs between two statements.
     tx.lock_jobs(own)

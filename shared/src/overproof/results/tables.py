@@ -87,9 +87,10 @@ jobs = Table(
     CheckConstraint("state <> 'RUNNING' OR lease_until IS NOT NULL", name="lease"),
 )
 
-# The order in which jobs are claimed, and those that may be unlocked. Finished jobs are in neither,
-# so both stay small; no index on the state alone, or SQLite prefers it to the primary key.
-_QUEUED, _WAITING = text("state IN ('READY', 'RUNNING')"), text("state = 'WAITING'")
+# The order in which jobs are claimed, those that run, and those that may be unlocked. Finished jobs
+# are in none, so all stay small; no index on the state alone, or SQLite prefers it to the key.
+_QUEUED, _RUNNING = text("state IN ('READY', 'RUNNING')"), text("state = 'RUNNING'")
+_WAITING = text("state = 'WAITING'")
 Index(
     "ix_jobs_queue",
     jobs.c.kind,
@@ -98,6 +99,7 @@ Index(
     sqlite_where=_QUEUED,
     postgresql_where=_QUEUED,
 )
+Index("ix_jobs_running", jobs.c.lease_until, sqlite_where=_RUNNING, postgresql_where=_RUNNING)
 Index("ix_jobs_waiting", jobs.c.created_at, sqlite_where=_WAITING, postgresql_where=_WAITING)
 Index("ix_jobs_created_at", jobs.c.created_at)
 

@@ -94,6 +94,14 @@ def upgrade() -> None:
         postgresql_where=sa.text("state IN ('READY', 'RUNNING')"),
     )
     op.create_index(
+        "ix_jobs_running",
+        "jobs",
+        ["lease_until"],
+        unique=False,
+        sqlite_where=sa.text("state = 'RUNNING'"),
+        postgresql_where=sa.text("state = 'RUNNING'"),
+    )
+    op.create_index(
         "ix_jobs_waiting",
         "jobs",
         ["created_at"],
