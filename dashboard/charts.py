@@ -15,7 +15,7 @@ _PERCENT = ("clean %", "robust %", "drop rate %", "clean ±", "robust ±", "drop
 
 
 def show_table(rows: Sequence[Standing]) -> None:
-    """The leaderboard; columns sort by number."""
+    """The leaderboard of one bench; columns sort by number."""
     st.dataframe(
         [_row(row) for row in rows],
         hide_index=True,
@@ -36,34 +36,31 @@ def show_figures(rows: Sequence[Standing]) -> None:
             st.plotly_chart(draw(rows), key=title)
 
 
-def matrix(rows: Sequence[Standing]) -> list[dict[str, Any]]:
-    """Robust accuracy in percent, a line for each training set, a column for each cell."""
-    lines: dict[tuple[str, int | None, str], dict[str, Any]] = {}
+def show_matrix(rows: Sequence[Standing]) -> None:
+    """Robust accuracy, a line for each training set and bench, a column for each cell."""
+    lines: dict[tuple[str, str], dict[str, Any]] = {}
     for row in rows:
-        key = (row.method, row.images_per_class, row.bench)
         line = lines.setdefault(
-            key,
-            {
-                "method": row.method,
-                "images/class": row.images_per_class,
-                "bench": row.bench,
-                "clean": _percent(row.clean.value),
-            },
+            (row.training_set, row.bench),
+            {"trained on": row.training_set, "clean": _percent(row.clean.value)},
         )
         if row.cell is not None:
             line[row.cell] = _percent(row.robust.value)
-    return list(lines.values())
+        line["bench"] = row.bench
+    columns = {"clean", *(row.cell for row in rows if row.cell is not None)}
+    st.dataframe(
+        list(lines.values()),
+        hide_index=True,
+        column_order=["trained on", "clean", *sorted(columns - {"clean"}), "bench"],
+        column_config={name: st.column_config.NumberColumn(format="%.1f") for name in columns},
+    )
 
 
 def _row(row: Standing) -> dict[str, Any]:
     record: dict[str, Any] = {
-        "data set": row.dataset,
         "method": row.method,
         "images/class": row.images_per_class,
-        "network": row.network,
-        "protocol": row.protocol,
         "attack": row.cell,
-        "robust means": row.semantics,
     }
     for name, measured in (
         ("clean", row.clean),

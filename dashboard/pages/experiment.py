@@ -2,13 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import streamlit as st
 
 from dashboard import charts, data
 from overproof.artifacts import keys
+from overproof.catalog.slices import cell_label
 from overproof.core.semantics import Semantics
-from overproof.core.states import TERMINAL, JobState
-from overproof.report.standings import standings
+from overproof.core.spec import CellBody
+from overproof.core.states import TERMINAL, JobKind, JobState
+from overproof.report.standings import Standing, standings
+from overproof.results.views import UnitRow
+
+
+def _behind(row: Standing, units: Sequence[UnitRow]) -> list[UnitRow]:
+    """The units that a number comes from: distilled sets, networks, and the attack's cells."""
+    own = [unit for unit in units if unit.group == row.group_id]
+    networks = [unit for unit in own if unit.kind is JobKind.TRAIN]
+    cells = [unit for unit in own if unit.kind is JobKind.ATTACK and _cell(unit) == row.cell]
+    distilled = {str(unit.body["training_set"]) for unit in networks}
+    return [*(unit for unit in units if unit.unit_id in distilled), *networks, *cells]
+
+
+def _cell(unit: UnitRow) -> str:
+    body = CellBody.model_validate(unit.body)
+    return cell_label(body.attack, body.threat.epsilon)
+
 
 st.title("Experiment")
 
@@ -50,7 +70,7 @@ if not rows:
     st.stop()
 
 st.subheader("Robust accuracy in percent")
-st.dataframe(charts.matrix(rows), hide_index=True)
+charts.show_matrix(rows)
 
 st.subheader("Where a number comes from")
 labels = [
@@ -60,10 +80,7 @@ labels = [
     for row in rows
 ]
 row = rows[st.selectbox("Number", range(len(rows)), format_func=labels.__getitem__)]
-every = data.units(repository, experiment_id)
-units = [unit for unit in every if unit.group == row.group_id]
-distilled = {str(unit.body.get("training_set")) for unit in units}
-units += [unit for unit in every if unit.unit_id in distilled]
+units = _behind(row, data.units(repository, experiment_id))
 st.dataframe(
     [
         {

@@ -8,6 +8,7 @@ import streamlit as st
 
 from dashboard import data
 from overproof.core.states import JobKind, JobState
+from overproof.results.views import JobView
 
 _REFRESH_S = 5.0
 _LIMIT = 500
@@ -15,6 +16,15 @@ _LIMIT = 500
 
 def _moment(seconds: float | None) -> datetime | None:
     return None if seconds is None else datetime.fromtimestamp(seconds, UTC)
+
+
+def _share(job: JobView) -> float | None:
+    """How much of the job is done; what a job that does not run reported last is no measure."""
+    if job.state is JobState.SUCCEEDED:
+        return 1.0
+    if job.state is not JobState.RUNNING or job.progress is None or not job.progress.total:
+        return None
+    return job.progress.step / job.progress.total
 
 
 st.title("Jobs")
@@ -34,9 +44,7 @@ def show() -> None:
     """The queue and the jobs, anew every few seconds."""
     alive = [worker.kind for worker in data.workers(repository)]
     for column, each in zip(st.columns(len(JobKind)), data.kinds(repository), strict=True):
-        column.metric(
-            f"{each.kind}: running", each.running, help=f"{alive.count(each.kind)} workers alive"
-        )
+        column.metric(f"{each.kind}: running", each.running)
         column.caption(f"{each.ready} ready, {alive.count(each.kind)} workers")
         if each.breaker_open:
             column.error(
@@ -54,9 +62,7 @@ def show() -> None:
                 "kind": job.kind,
                 "state": job.state,
                 "what": job.label,
-                "progress": None
-                if job.progress is None or not job.progress.total
-                else job.progress.step / job.progress.total,
+                "progress": _share(job),
                 "attempt": job.attempt,
                 "owner": job.owner,
                 "started": _moment(job.started_at),

@@ -233,6 +233,6 @@ def _show_job(repository: ResultsRepository, job_id: JobId, *, as_json: bool) ->
 
 
 def _percent_done(job: JobView) -> str | None:
-    if job.progress is None or not job.progress.total:
+    if job.state is not JobState.RUNNING or job.progress is None or not job.progress.total:
         return None
     return f"{100 * job.progress.step / job.progress.total:.0f} %"

@@ -57,7 +57,7 @@ def dashboard(
         Path | None, typer.Option(help="The dashboard's app.py.", show_default=False)
     ] = None,
 ) -> None:
-    """Open the dashboard in the browser; it reads the same settings as this command."""
+    """Serve the dashboard until Ctrl-C; it reads the same settings as this command."""
     from importlib.util import find_spec
 
     script = app or _dashboard_script()
@@ -67,7 +67,14 @@ def dashboard(
     if find_spec("streamlit") is None:
         warn("the dashboard needs streamlit; install what dashboard/pyproject.toml lists")
         raise typer.Exit(WRONG_USE)
-    arguments = ["run", str(script), f"--server.port={port}", f"--server.address={host}"]
+    arguments = [
+        "run",
+        str(script),
+        f"--server.port={port}",
+        f"--server.address={host}",
+        "--server.headless=true",  # else the first start asks for an e-mail address
+        "--browser.gatherUsageStats=false",
+    ]
     sys.stdout.flush()
     os.execv(sys.executable, [sys.executable, "-m", "streamlit", *arguments])
 
