@@ -177,7 +177,7 @@ class _Attempt:
                         "; use a smaller network or batch, or a larger device"
                     ) from error
                 _log.warning("out of memory, trying again with half the batch: %s", error)
-            # Outside the except block, where the traceback no longer holds the tensors.
+            # The next turn begins when the traceback, which holds the tensors, is gone.
         raise AssertionError("unreachable")
 
     def _handle(self, folder: Path, device: str, batch_scale: float) -> Mapping[UnitId, UnitOutput]:
