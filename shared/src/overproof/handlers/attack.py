@@ -22,10 +22,13 @@ class WhiteBoxHandler(JobHandler):
     """Units that share victim and test set, attacked together.
 
     File `outcomes`: safetensors with, for every test image in order, `label`,
-    `clean_prediction`, `adversarial_prediction` (int64), `worst` (bool) and `distance` (float32).
+    `clean_prediction`, `adversarial_prediction` (int64), `worst` (bool), `distance` and `nearest`
+    (float32; of the nearest misclassified point visited, infinite for none).
     Result: `total`, `clean_correct`, `robust_s1`, `robust_s2`, `robust_s3`, `flat_gradients`
-    (counts), `forward_passes`, `backward_passes` (rows, without the shared clean pass), `invalid`
-    (null, or why the counts mean nothing); `cost.seconds`, the cell's share of the job by passes.
+    (counts), `shorter_runs` (the three readings by a smaller number of steps), `broken_by` (counts
+    by part of a cascade), `notes` (what the attack did differently), `forward_passes`,
+    `backward_passes` (rows, without the shared clean pass), `invalid` (null, or why the counts mean
+    nothing); `cost.seconds`, the cell's share of the job by passes.
     """
 
     def run(self, job: JobSpec, context: JobContext) -> Mapping[UnitId, UnitOutput]:
@@ -90,10 +93,14 @@ def _output(outcome: CellOutcome, path: Path, seconds: float) -> UnitOutput:
         "adversarial_prediction": outcome.adversarial_prediction,
         "worst": outcome.worst,
         "distance": outcome.distance,
+        "nearest": outcome.nearest,
     }
     save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, path)
     result: dict[str, Any] = {
         **outcome.counts(),
+        "shorter_runs": outcome.shorter_runs(),
+        "broken_by": outcome.broken_by_part(),
+        "notes": list(outcome.notes),
         "forward_passes": outcome.forward_passes,
         "backward_passes": outcome.backward_passes,
         "invalid": outcome.fault(),

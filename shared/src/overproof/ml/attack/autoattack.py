@@ -56,6 +56,10 @@ class LinfAutoAttack(Attack[AutoAttackParams]):
             victim.credit(survived & victim.broken, index)
         return victim.images
 
+    def part_names(self, classes: int) -> tuple[str, ...]:
+        """The parts in their order, by which `broken_by` counts."""
+        return self._names(classes)
+
     def parts(self, classes: int) -> dict[str, Attack[Any]]:
         """The parts in their order, for a network that tells so many classes apart."""
         return {name: self._part(name) for name in self._names(classes)}

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import ClassVar, Generic, TypeVar, final
 
 import torch
@@ -15,7 +15,7 @@ from overproof.core.threat import Norm
 from overproof.errors import ShapeError
 from overproof.ml.attack.ball import distance, project
 from overproof.ml.attack.inputs import class_indices, pixels
-from overproof.ml.attack.victim import CleanPass, Report, Victim, frozen
+from overproof.ml.attack.victim import TOLERANCE, CleanPass, Report, Victim, frozen
 from overproof.ml.shapes import check_same_shape
 
 P = TypeVar("P", bound=Params)
@@ -64,6 +64,25 @@ class AttackOutcome:
     forward_passes: int
     backward_passes: int
 
+    def rows(self, part: slice) -> AttackOutcome:
+        """The outcome of some rows; it tells the passes of all."""
+        return replace(
+            self,
+            adversarial=self.adversarial[part],
+            clean_prediction=self.clean_prediction[part],
+            prediction=self.prediction[part],
+            worst=self.worst[part],
+            distance=self.distance[part],
+            nearest=self.nearest[part],
+            finite=self.finite[part],
+            flat=self.flat[part],
+            broken_by=self.broken_by[part],
+            reports={
+                steps: Report(report.prediction[part], report.worst[part])
+                for steps, report in self.reports.items()
+            },
+        )
+
 
 class Attack(ABC, Generic[P]):
     """An untargeted attack: authors write `perturb`, callers use the object as a function.
@@ -86,6 +105,15 @@ class Attack(ABC, Generic[P]):
     def __init__(self, params: P, *, seed: int) -> None:
         self.params = params
         self.seed = seed
+
+    @property
+    def shares_budgets(self) -> bool:
+        """Whether one run with a budget of 0 tells the outcome at every budget; `at_budgets`."""
+        return self.minimum_norm
+
+    def part_names(self, classes: int) -> tuple[str, ...]:
+        """Names of the parts that `broken_by` counts, for a network of so many classes."""
+        return ()
 
     @property
     def report_steps(self) -> tuple[int, ...]:
@@ -118,6 +146,73 @@ class Attack(ABC, Generic[P]):
             ShapeError: tensors do not fit together, or the network's output is no logits.
             ValueError: pixels outside [0, 1], labels that are no classes, or a negative radius.
         """
+        x, y, radii, ids = self._checked(x, y, radius, ids)
+        with frozen(model):
+            if clean is None:
+                clean = CleanPass(model, x, y, with_gradient=self.uses_clean_gradient)
+            victim = self._victim(model, x, y, radii, clean)
+            x_adv = self.perturb(victim, x, radii, ids).detach()
+            check_same_shape(x_adv, x, what="adversarial images and their origins")
+            if self.minimum_norm:
+                too_far = distance(x_adv, x, self.norm) > radii
+                x_adv = torch.where(too_far.view(-1, 1, 1, 1), x, x_adv)
+            x_adv = project(x_adv, x, radii, self.norm)
+            prediction = victim.predict(x_adv)
+        return self._outcome(victim, x, x_adv, prediction, ~victim.broken)
+
+    @final
+    def at_budgets(
+        self,
+        model: nn.Module,
+        x: Tensor,
+        y: Tensor,
+        *,
+        radii: Sequence[float],
+        ids: Tensor | None = None,
+        clean: CleanPass | None = None,
+    ) -> list[AttackOutcome]:
+        """The outcomes at several budgets of one run; only for attacks that share budgets.
+
+        The run does not stop at the first point inside a budget, so `nearest` and the distances
+        are those that the attack can reach; the flags are those of runs with each budget alone.
+
+        Args:
+            model: as for `__call__`.
+            x: as for `__call__`.
+            y: as for `__call__`.
+            radii: budgets, each for all images.
+            ids: as for `__call__`.
+            clean: as for `__call__`.
+
+        Returns:
+            One outcome for each budget; each tells the passes of the whole run.
+        """
+        if not self.shares_budgets:
+            raise ValueError(f"{type(self).__name__} needs a run for each budget")
+        x, y, zero, ids = self._checked(x, y, 0.0, ids)
+        with frozen(model):
+            if clean is None:
+                clean = CleanPass(model, x, y, with_gradient=self.uses_clean_gradient)
+            victim = self._victim(model, x, y, zero, clean)
+            found = self.perturb(victim, x, zero, ids).detach()
+            check_same_shape(found, x, what="adversarial images and their origins")
+            found = found.clamp(0.0, 1.0)
+            seen = victim.predict(found)
+        away = distance(found, x, self.norm)
+        return [
+            self._outcome(
+                victim,
+                x,
+                torch.where((away <= radius).view(-1, 1, 1, 1), found, x),
+                torch.where(away <= radius, seen, clean.prediction),
+                victim.nearest > radius + TOLERANCE,
+            )
+            for radius in radii
+        ]
+
+    def _checked(
+        self, x: Tensor, y: Tensor, radius: float | Tensor, ids: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         x = pixels(x)
         y = class_indices(y, len(x)).to(x.device)
         radii = torch.as_tensor(radius, dtype=torch.float32, device=x.device).expand(len(x))
@@ -127,31 +222,27 @@ class Attack(ABC, Generic[P]):
             ids = torch.arange(len(x), device=x.device)
         if tuple(ids.shape) != (len(x),):
             raise ShapeError(f"ids must be ({len(x)},), not {tuple(ids.shape)}")
+        return x, y, radii, ids
 
-        with frozen(model):
-            if clean is None:
-                clean = CleanPass(model, x, y, with_gradient=self.uses_clean_gradient)
-            victim = Victim(
-                model, x, y, radii, clean, norm=self.norm, report_steps=self.report_steps
-            )
-            x_adv = self.perturb(victim, x, radii, ids).detach()
-            check_same_shape(x_adv, x, what="adversarial images and their origins")
-            if self.minimum_norm:
-                too_far = distance(x_adv, x, self.norm) > radii
-                x_adv = torch.where(too_far.view(-1, 1, 1, 1), x, x_adv)
-            x_adv = project(x_adv, x, radii, self.norm)
-            prediction = victim.predict(x_adv)
+    def _victim(
+        self, model: nn.Module, x: Tensor, y: Tensor, radii: Tensor, clean: CleanPass
+    ) -> Victim:
+        return Victim(model, x, y, radii, clean, norm=self.norm, report_steps=self.report_steps)
+
+    def _outcome(
+        self, victim: Victim, x: Tensor, x_adv: Tensor, prediction: Tensor, worst: Tensor
+    ) -> AttackOutcome:
         return AttackOutcome(
             adversarial=x_adv,
-            clean_prediction=clean.prediction,
+            clean_prediction=victim.clean.prediction,
             prediction=prediction,
-            worst=~victim.broken,
+            worst=worst,
             distance=distance(x_adv, x, self.norm),
             nearest=victim.nearest,
             finite=victim.finite,
             flat=victim.flat,
-            reports=victim.reports,
             broken_by=victim.broken_by,
+            reports=victim.reports,
             notes=victim.notes,
             forward_passes=victim.forward_passes,
             backward_passes=victim.backward_passes,

@@ -49,6 +49,11 @@ class Fab(Attack[P]):
 
     minimum_norm: ClassVar[bool] = True
 
+    @property
+    def shares_budgets(self) -> bool:
+        """Not with restarts, which start at points that depend on the budget."""
+        return self.params.restarts == 1
+
     def perturb(self, victim: Victim, x: Tensor, radius: Tensor, ids: Tensor) -> Tensor:
         """The nearest misclassified point, or `x` where there was none."""
         victim.keep_images()
