@@ -47,11 +47,11 @@ def show_matrix(rows: Sequence[Standing]) -> None:
         if row.cell is not None:
             line[row.cell] = _percent(row.robust.value)
         line["bench"] = row.bench
-    columns = {"clean", *(row.cell for row in rows if row.cell is not None)}
+    columns = ["clean", *dict.fromkeys(row.cell for row in rows if row.cell is not None)]
     st.dataframe(
         list(lines.values()),
         hide_index=True,
-        column_order=["trained on", "clean", *sorted(columns - {"clean"}), "bench"],
+        column_order=["trained on", *columns, "bench"],
         column_config={name: st.column_config.NumberColumn(format="%.1f") for name in columns},
     )
 

@@ -73,12 +73,7 @@ st.subheader("Robust accuracy in percent")
 charts.show_matrix(rows)
 
 st.subheader("Where a number comes from")
-labels = [
-    ", ".join(
-        [row.method, f"{row.images_per_class or 'all'} images/class", row.cell or "", row.bench]
-    )
-    for row in rows
-]
+labels = [f"{row.training_set}, {row.cell or 'clean'}, {row.bench}" for row in rows]
 row = rows[st.selectbox("Number", range(len(rows)), format_func=labels.__getitem__)]
 units = _behind(row, data.units(repository, experiment_id))
 st.dataframe(

@@ -1,0 +1,1 @@
+"""Numbers from counts: plain values in and out, no torch, nothing of the pipeline."""
