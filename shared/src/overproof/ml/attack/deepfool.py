@@ -13,13 +13,17 @@ from overproof.ml.attack.ball import l2_norm
 from overproof.ml.attack.base import Attack
 from overproof.ml.attack.victim import Victim
 
+# Added to the length of every step, as in the reference code of the paper: where the pixel box cuts
+# the steps, they would otherwise come ever closer to the boundary without crossing it.
+_BEYOND = 1e-4
+
 
 class L2DeepFool(Attack[DeepFoolParams]):
     """Sums the shortest steps to the nearest linearised boundary until one is crossed.
 
     The image judged after each step is x + (1 + overshoot) · sum of the steps, cut to the pixel
     box. On a linear network one step suffices, and the distance is 1 + overshoot times that of the
-    boundary, unless the box cuts.
+    boundary plus 0.0001, unless the box cuts.
 
     Source: arXiv:1511.04599, algorithm 2; Harry24k/adversarial-attacks-pytorch, deepfool.py.
     Differs: the overshoot stretches the sum once and not each step, as in the paper; images go on
@@ -53,7 +57,7 @@ def _to_boundary(victim: Victim, x_adv: Tensor) -> Tensor:
         length = l2_norm(normal)
         away = torch.where(length > 0, difference.abs() / length, torch.inf)
         nearer = (away < nearest).view(-1, 1, 1, 1)
-        stretch = torch.where(length > 0, away / length, 0.0).view(-1, 1, 1, 1)
+        stretch = torch.where(length > 0, (away + _BEYOND) / length, 0.0).view(-1, 1, 1, 1)
         step = torch.where(nearer, stretch * normal, step)
         nearest = torch.minimum(nearest, away)
     return step

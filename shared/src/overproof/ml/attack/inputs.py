@@ -47,7 +47,7 @@ def class_indices(y: Tensor, count: int) -> Tensor:
         return y.long()
     if y.ndim == 2 and len(y) == count:
         if bool(((y == 0) | (y == 1)).all()) and bool((y.sum(dim=1) == 1).all()):
-            return y.argmax(dim=1)
+            return y.long().argmax(dim=1)
         raise ShapeError("labels of two dimensions must be one-hot rows; take the argmax of others")
     raise ShapeError(f"labels must be ({count},) class indices, not {tuple(y.shape)} {y.dtype}")
 
