@@ -114,7 +114,7 @@ def test_batches_and_order_change_no_flag(name: str) -> None:
     apart = torch.cat(
         [
             attack(network, x[rows], y[rows], radius=radius, ids=ids[rows]).worst
-            for rows in order.split(33)
+            for rows in torch.split(order, 33)
         ]
     )
 

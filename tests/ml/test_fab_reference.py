@@ -156,7 +156,7 @@ def test_batches_and_order_change_no_distance() -> None:
     whole = attack(network, x, y, radius=16 / 255)
     apart = [
         attack(network, x[rows], y[rows], radius=16 / 255, ids=ids[rows])
-        for rows in order.split(33)
+        for rows in torch.split(order, 33)
     ]
 
     assert torch.equal(whole.worst[order], torch.cat([each.worst for each in apart]))
