@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import pytest
 import torch
+from torch import nn
 
 from overproof.catalog.models import MODELS
 from overproof.core.spec import PluginRef, Scalar
@@ -84,15 +85,21 @@ def test_logits_are_finite_and_one_for_each_class(case: Case) -> None:
 
 
 def test_in_eval_mode_an_image_has_its_logits_in_any_batch(case: Case) -> None:
-    network = case.build(0).eval()
-    x = case.images(3)
+    network = case.build(0)
+    x = case.images(4)
+    for module in network.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            module.momentum = 1.0  # one pass sets the statistics; without, logits are about zero
+    network(x)
+    network.eval()
 
     with torch.no_grad():
         together, alone = network(x), torch.cat([network(image[None]) for image in x])
         backwards = network(x.flip(0)).flip(0)
 
-    torch.testing.assert_close(together, alone, rtol=1e-4, atol=1e-4)
-    torch.testing.assert_close(together, backwards, rtol=1e-4, atol=1e-4)
+    tolerance = 1e-3 * float(together.std())
+    torch.testing.assert_close(together, alone, rtol=0, atol=tolerance)
+    torch.testing.assert_close(together, backwards, rtol=0, atol=tolerance)
 
 
 def test_initial_values_follow_from_the_seed_and_disturb_nobody(case: Case) -> None:
