@@ -35,6 +35,21 @@ ROWS: dict[str, dict[str, Any]] = {
     "vmi-fgsm-linf": {"steps": 4, "step_size": "4/255", "neighbours": 2},
     "jitter-linf": {"steps": 6, "step_size": "4/255"},
     "deepfool-l2": {},
+    "apgd-ce-linf": {"steps": 4, "restarts": 2},
+    "apgd-ce-l2": {"steps": 4},
+    "apgd-dlr-linf": {"steps": 4},
+    "apgd-dlr-l2": {"steps": 4},
+    "apgd-t-linf": {"steps": 4, "targets": 2},
+    "apgd-t-l2": {"steps": 4, "targets": 2},
+    "fab-linf": {"steps": 3, "restarts": 2},
+    "fab-l2": {"steps": 3},
+    "fab-t-linf": {"steps": 4, "targets": 2},
+    "fab-t-l2": {"steps": 4, "targets": 2},
+    "square-linf": {"queries": 40},
+    "autoattack-linf": {"steps": 3, "targets": 2, "queries": 15},
+    # Without draws, since those of torchattacks belong to the batch.
+    "torchattacks-linf": {"attack": "FGSM"},
+    "torchattacks-l2": {"attack": "PGDL2", "steps": 4, "random_start": False},
 }
 RADII = (0.0, 1 / 255, 16 / 255, 0.2)
 
@@ -93,7 +108,7 @@ def y(digits: Dataset) -> Tensor:
 
 
 class Linear(nn.Module):
-    """Logits (w·x, 0) of images of four pixels."""
+    """Logits (w·x, 0) of images of four pixels, and two classes that are never likely."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -101,7 +116,8 @@ class Linear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         margin = x.flatten(1) @ self.weight
-        return torch.stack([margin, torch.zeros_like(margin)], dim=1)
+        zero = torch.zeros_like(margin)
+        return torch.stack([margin, zero, zero - 9.0, zero - 9.0], dim=1)
 
 
 def judged_alone(outcome: AttackOutcome) -> tuple[Tensor, ...]:
