@@ -18,6 +18,10 @@ from overproof.catalog.autoattack import (
 from overproof.core.registry import Params, PluginInfo, Registry
 from overproof.core.threat import Epsilon, Norm
 
+# Tags of iterated attacks, by what they climb.
+CROSS_ENTROPY = "cross-entropy"
+MARGIN = "margin"
+
 Steps = Annotated[int, Field(ge=1, le=100_000)]
 
 
@@ -158,6 +162,7 @@ for _info in (
         source="Kurakin et al., arXiv:1607.02533; Harry24k/adversarial-attacks-pytorch, bim.py",
         needs="overproof[ml]",
         norm=Norm.LINF,
+        tags=frozenset({CROSS_ENTROPY}),
         aliases=("bim",),
     ),
     AttackInfo(
@@ -168,6 +173,7 @@ for _info in (
         source="Madry et al., arXiv:1706.06083; Harry24k/adversarial-attacks-pytorch, pgd.py",
         needs="overproof[ml]",
         norm=Norm.LINF,
+        tags=frozenset({CROSS_ENTROPY}),
         aliases=("pgd",),
     ),
     AttackInfo(
@@ -178,6 +184,7 @@ for _info in (
         source="Madry et al., arXiv:1706.06083; Harry24k/adversarial-attacks-pytorch, pgdl2.py",
         needs="overproof[ml]",
         norm=Norm.L2,
+        tags=frozenset({CROSS_ENTROPY}),
     ),
     AttackInfo(
         name="cw-linf",
@@ -187,6 +194,7 @@ for _info in (
         source="Carlini & Wagner, arXiv:1608.04644; DD-RobustBench, attack_utils.py",
         needs="overproof[ml]",
         norm=Norm.LINF,
+        tags=frozenset({MARGIN}),
         aliases=("cw",),
     ),
     AttackInfo(
@@ -197,6 +205,7 @@ for _info in (
         source="Carlini & Wagner, arXiv:1608.04644; Harry24k/adversarial-attacks-pytorch, cw.py",
         needs="overproof[ml]",
         norm=Norm.L2,
+        tags=frozenset({MARGIN}),
     ),
     AttackInfo(
         name="mi-fgsm-linf",
@@ -206,6 +215,7 @@ for _info in (
         source="Dong et al., arXiv:1710.06081; Harry24k/adversarial-attacks-pytorch, mifgsm.py",
         needs="overproof[ml]",
         norm=Norm.LINF,
+        tags=frozenset({CROSS_ENTROPY}),
         aliases=("mi-fgsm", "mifgsm"),
     ),
     AttackInfo(
@@ -216,6 +226,7 @@ for _info in (
         source="Lin et al., arXiv:1908.06281; Harry24k/adversarial-attacks-pytorch, nifgsm.py",
         needs="overproof[ml]",
         norm=Norm.LINF,
+        tags=frozenset({CROSS_ENTROPY}),
         aliases=("ni-fgsm", "nifgsm"),
     ),
     AttackInfo(
@@ -226,6 +237,7 @@ for _info in (
         source="Wang & He, arXiv:2103.15571; Harry24k/adversarial-attacks-pytorch, vmifgsm.py",
         needs="overproof[ml]",
         norm=Norm.LINF,
+        tags=frozenset({CROSS_ENTROPY}),
         aliases=("vmi-fgsm", "vmifgsm"),
     ),
     AttackInfo(
@@ -249,6 +261,7 @@ for _info in (
         ),
         needs="overproof[ml]",
         norm=Norm.L2,
+        tags=frozenset({MARGIN}),
         aliases=("deepfool",),
     ),
     AttackInfo(
@@ -259,6 +272,7 @@ for _info in (
         source="Croce and Hein, arXiv:2003.01690; fra31/auto-attack, autopgd_base.py",
         needs="overproof[ml]",
         norm=Norm.LINF,
+        tags=frozenset({CROSS_ENTROPY}),
         aliases=("apgd", "apgd-ce"),
     ),
     AttackInfo(
@@ -269,6 +283,7 @@ for _info in (
         source="Croce and Hein, arXiv:2003.01690; fra31/auto-attack, autopgd_base.py",
         needs="overproof[ml]",
         norm=Norm.LINF,
+        tags=frozenset({MARGIN}),
         aliases=("apgd-dlr",),
     ),
     AttackInfo(
@@ -279,6 +294,7 @@ for _info in (
         source="Croce and Hein, arXiv:2003.01690; fra31/auto-attack, autopgd_base.py",
         needs="overproof[ml]",
         norm=Norm.LINF,
+        tags=frozenset({MARGIN}),
         aliases=("apgd-t",),
     ),
     AttackInfo(
@@ -289,6 +305,7 @@ for _info in (
         source="Croce and Hein, arXiv:2003.01690; fra31/auto-attack, autopgd_base.py",
         needs="overproof[ml]",
         norm=Norm.L2,
+        tags=frozenset({CROSS_ENTROPY}),
     ),
     AttackInfo(
         name="apgd-dlr-l2",
@@ -298,6 +315,7 @@ for _info in (
         source="Croce and Hein, arXiv:2003.01690; fra31/auto-attack, autopgd_base.py",
         needs="overproof[ml]",
         norm=Norm.L2,
+        tags=frozenset({MARGIN}),
     ),
     AttackInfo(
         name="apgd-t-l2",
@@ -307,6 +325,7 @@ for _info in (
         source="Croce and Hein, arXiv:2003.01690; fra31/auto-attack, autopgd_base.py",
         needs="overproof[ml]",
         norm=Norm.L2,
+        tags=frozenset({MARGIN}),
     ),
     AttackInfo(
         name="fab-linf",
@@ -316,6 +335,7 @@ for _info in (
         source="Croce and Hein, arXiv:1907.02044; fra31/auto-attack, fab_base.py",
         needs="overproof[ml]",
         norm=Norm.LINF,
+        tags=frozenset({MARGIN}),
         aliases=("fab",),
     ),
     AttackInfo(
@@ -326,6 +346,7 @@ for _info in (
         source="Croce and Hein, arXiv:1907.02044; fra31/auto-attack, fab_base.py",
         needs="overproof[ml]",
         norm=Norm.LINF,
+        tags=frozenset({MARGIN}),
         aliases=("fab-t",),
     ),
     AttackInfo(
@@ -336,6 +357,7 @@ for _info in (
         source="Croce and Hein, arXiv:1907.02044; fra31/auto-attack, fab_base.py",
         needs="overproof[ml]",
         norm=Norm.L2,
+        tags=frozenset({MARGIN}),
     ),
     AttackInfo(
         name="fab-t-l2",
@@ -345,6 +367,7 @@ for _info in (
         source="Croce and Hein, arXiv:1907.02044; fra31/auto-attack, fab_base.py",
         needs="overproof[ml]",
         norm=Norm.L2,
+        tags=frozenset({MARGIN}),
     ),
     AttackInfo(
         name="square-linf",

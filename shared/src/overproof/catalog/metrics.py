@@ -45,6 +45,7 @@ def metric(name: str) -> MetricInfo:
 CLEAN_ACCURACY = "clean-accuracy"
 ROBUST_ACCURACY = "robust-accuracy"
 DROP_RATE = "drop-rate"
+RELIABILITY_WARNING = "reliability-warning"
 
 for _info in (
     MetricInfo(
@@ -70,6 +71,15 @@ for _info in (
         target="overproof.evaluation.robustness:network_drop_rate",
         summary="(clean - robust) / clean, for each attack and budget",
         source="DD-RobustBench, equation 1",
+        unit="fraction",
+        higher_is_better=False,
+        scopes=("network", "distilled-set"),
+    ),
+    MetricInfo(
+        name=RELIABILITY_WARNING,
+        target="overproof.evaluation.reliability:network_warnings",
+        summary="share of networks whose robust accuracy is in doubt, for each kind of doubt",
+        source="fra31/auto-attack, checks.py; overproof.evaluation.reliability",
         unit="fraction",
         higher_is_better=False,
         scopes=("network", "distilled-set"),

@@ -32,12 +32,20 @@ class CellCounts:
         clean_correct: those classified rightly before the attack.
         robust: meaning of robust → samples that are robust by it; not read when invalid.
         invalid: why the cell gives no number (e.g. non-finite logits), None for a valid one.
+        flat_gradients: samples at which the attack met a gradient of zero.
+        broken_by: part of a cascade → samples that it broke and no part before it.
+        classes: that the network tells apart, 0 where it is not known.
+        probabilities: the network's outputs look like probabilities.
     """
 
     total: int
     clean_correct: int
     robust: Mapping[Semantics, int]
     invalid: str | None = None
+    flat_gradients: int = 0
+    broken_by: Mapping[str, int] = field(default_factory=dict)
+    classes: int = 0
+    probabilities: bool = False
 
 
 @dataclass(frozen=True)

@@ -95,6 +95,10 @@ def _cell_counts(row: UnitRow) -> CellCounts | None:
         if invalid
         else {each: int(row.result[f"robust_{each.lower()}"]) for each in Semantics},
         invalid=invalid,
+        flat_gradients=int(row.result.get("flat_gradients", 0)),
+        broken_by=row.result.get("broken_by", {}),
+        classes=int(row.result.get("classes", 0)),
+        probabilities=bool(row.result.get("probabilities", False)),
     )
 
 

@@ -26,7 +26,8 @@ class WhiteBoxHandler(JobHandler):
     (float32; of the nearest misclassified point visited, infinite for none).
     Result: `total`, `clean_correct`, `robust_s1`, `robust_s2`, `robust_s3`, `flat_gradients`
     (counts), `shorter_runs` (the three readings by a smaller number of steps), `broken_by` (counts
-    by part of a cascade), `notes` (what the attack did differently), `forward_passes`,
+    by part of a cascade), `notes` (what the attack did differently), `classes`,
+    `probabilities` (whether the outputs look like some), `forward_passes`,
     `backward_passes` (rows, without the shared clean pass), `invalid` (null, or why the counts mean
     nothing); `cost.seconds`, the cell's share of the job by passes.
     """
@@ -101,6 +102,8 @@ def _output(outcome: CellOutcome, path: Path, seconds: float) -> UnitOutput:
         "shorter_runs": outcome.shorter_runs(),
         "broken_by": outcome.broken_by_part(),
         "notes": list(outcome.notes),
+        "classes": outcome.classes,
+        "probabilities": outcome.probabilities,
         "forward_passes": outcome.forward_passes,
         "backward_passes": outcome.backward_passes,
         "invalid": outcome.fault(),

@@ -41,6 +41,8 @@ class CellOutcome:
         parts: names of the parts of a cascade, empty for other attacks.
         reports: what runs of fewer steps would have ended with.
         notes: what the attack had to do differently for this network.
+        classes: that the network tells apart.
+        probabilities: all of its clean outputs are not negative and sum to 1.
         forward_passes, backward_passes: rows, without the shared clean pass; of a run that several
             cells share, an equal share.
     """
@@ -60,6 +62,8 @@ class CellOutcome:
     parts: tuple[str, ...] = ()
     reports: Mapping[int, Report] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    classes: int = 0
+    probabilities: bool = False
 
     def counts(self) -> dict[str, int]:
         """Samples in all, correct when clean, robust by each reading, with a flat gradient."""
@@ -154,6 +158,7 @@ class CellEngine:
         count, cells_count = len(images), len(self._cells)
         self._clean_prediction = torch.zeros(count, dtype=torch.int64)
         self._classes = torch.zeros((), dtype=torch.int64)
+        self._probabilities = torch.ones((), dtype=torch.bool)
         self._stored = {
             "prediction": torch.zeros(cells_count, count, dtype=torch.int64),
             "distance": torch.zeros(cells_count, count, dtype=torch.float32),
@@ -190,6 +195,7 @@ class CellEngine:
         outcomes = self._attack(group, x, y, ids, clean)
         self._clean_prediction[rows] = clean.prediction.cpu()
         self._classes.fill_(clean.logits.shape[1])
+        self._probabilities &= _like_probabilities(clean.logits).cpu()
         for cell, outcome in zip(group, outcomes, strict=True):
             for name, stored in self._stored.items():
                 stored[cell, rows] = getattr(outcome, name).cpu()
@@ -224,6 +230,8 @@ class CellEngine:
                     if number == i
                 },
                 notes=self._notes[i],
+                classes=int(self._classes),
+                probabilities=bool(self._probabilities),
             )
             for i, cell in enumerate(self._cells)
         ]
@@ -247,6 +255,7 @@ class CellEngine:
             **self._stored,
             "clean_prediction": self._clean_prediction,
             "classes": self._classes,
+            "probabilities": self._probabilities,
             "passes": self._passes,
         }
         for (cell, steps), report in self._reports.items():
@@ -282,6 +291,12 @@ class CellEngine:
                 clean = CleanPass(self._model, x, y, with_gradient=self._with_gradient)
             self._clean = (batch, clean)
         return self._clean[1]
+
+
+def _like_probabilities(logits: Tensor) -> Tensor:
+    """Whether every row could be the output of a softmax; a bool without dimensions."""
+    sums_to_one = (logits.sum(dim=1) - 1.0).abs() < 1e-4
+    return ((logits >= 0.0).all(dim=1) & sums_to_one).all()
 
 
 def _grouped(cells: Sequence[Cell], *, stack: bool) -> list[tuple[int, ...]]:
