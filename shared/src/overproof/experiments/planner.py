@@ -115,17 +115,22 @@ def make_unit(
     info = task(task_name)
     plain: dict[str, Any] = json.loads(body.model_dump_json())
     semantics = {f"task:{info.name}": info.semantics}
-    for registry, ref in plugins:
-        if ref is not None:
-            semantics[f"{registry.kind}:{ref.name}"] = registry.get(ref.name).semantics
     return Unit(
-        id=unit_id_of(info.kind, info.name, plain, semantics),
+        id=unit_id_of(info.kind, info.name, plain, semantics | _semantics(plugins)),
         kind=info.kind,
         task=info.name,
         body=plain,
         needs=tuple(needs),
         group=group,
     )
+
+
+def _semantics(plugins: Iterable[tuple[Registry, PluginRef | None]]) -> dict[str, int]:
+    return {
+        f"{registry.kind}:{ref.name}": registry.get(ref.name).semantics
+        for registry, ref in plugins
+        if ref is not None
+    }
 
 
 # ---- resolving names -------------------------------------------------------------------------
@@ -220,14 +225,26 @@ class _Builder:
 class _TrainingSet:
     """What networks are trained on: distilled sets by seed, or a whole data set."""
 
-    facts: Mapping[str, Any]
+    source: DatasetSpec
+    method: PluginRef | None = None
+    matching_network: PluginRef | None = None
+    images_per_class: int | None = None
     distilled: Mapping[int, Unit] = field(default_factory=dict)
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        return {
+            "dataset": _plain(self.source),
+            "method": _plain(self.method),
+            "matching_network": _plain(self.matching_network),
+            "images_per_class": self.images_per_class,
+        }
 
 
 def _training_sets(spec: ExperimentSpec, source: DatasetSpec) -> list[_TrainingSet]:
     sets = []
     if spec.whole_set:
-        sets.append(_TrainingSet(_facts(source)))
+        sets.append(_TrainingSet(source))
     for method in spec.methods:
         network_free = NETWORK_FREE in DISTILLATION.get(method.name).tags
         network = None if network_free else spec.matching_network
@@ -246,29 +263,8 @@ def _training_sets(spec: ExperimentSpec, source: DatasetSpec) -> list[_TrainingS
                 )
                 for seed in spec.seeds
             }
-            facts = _facts(
-                source,
-                method=method,
-                matching_network=network,
-                images_per_class=images_per_class,
-            )
-            sets.append(_TrainingSet(facts, distilled))
+            sets.append(_TrainingSet(source, method, network, images_per_class, distilled))
     return sets
-
-
-def _facts(
-    source: DatasetSpec,
-    *,
-    method: PluginRef | None = None,
-    matching_network: PluginRef | None = None,
-    images_per_class: int | None = None,
-) -> dict[str, Any]:
-    return {
-        "dataset": _plain(source),
-        "method": _plain(method),
-        "matching_network": _plain(matching_network),
-        "images_per_class": images_per_class,
-    }
 
 
 def _plain(model: BaseModel | None) -> Any:
@@ -288,6 +284,15 @@ def _add_networks(
         "network": _plain(network),
         "protocol": _plain(spec.protocol),
         "test_set": _plain(test_set),
+        # Networks made before and after a change of a plug-in's output are never averaged.
+        "semantics": _semantics(
+            [
+                (DISTILLATION, training_set.method),
+                (MODELS, training_set.matching_network),
+                (MODELS, network),
+                (PROTOCOLS, spec.protocol),
+            ]
+        ),
     }
     group = group_id_of(facts)
     builder.groups[group] = facts
