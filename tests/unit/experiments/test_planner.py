@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from overproof.catalog.suites import SUITES
 from overproof.core.spec import Unit
 from overproof.core.states import JobKind
 from overproof.errors import InvalidSpec
@@ -137,6 +138,32 @@ def test_all_unknown_names_are_reported_at_once() -> None:
     ]
     assert "did you mean cifar-10? add it with `overproof data add" in caught.value.faults[0]
     assert "did you mean 8/255?" in caught.value.faults[-1]
+
+
+def test_suites_stand_for_their_attacks_and_repeat_none_that_is_written_out() -> None:
+    grids = [
+        {"name": name, "epsilons": ["2/255", "4/255", "8/255"]} for name in ("fgsm", "pgd", "cw")
+    ]
+
+    assert ids_of(attacks=[], suites="quick") == ids_of(attacks=grids)
+    assert ids_of(attacks=grids, suites=["quick"]) == ids_of(attacks=grids)
+
+
+@pytest.mark.parametrize("name", SUITES)
+def test_every_suite_can_be_planned(name: str) -> None:
+    cells = [unit for unit in units_of(attacks=[], suites=[name]) if unit.kind is JobKind.ATTACK]
+
+    budgets = sum(len(grid.epsilons) for grid in SUITES[name].attacks)
+    assert len(cells) == 4 * budgets
+    assert len({unit.id for unit in cells}) == len(cells)
+
+
+def test_unknown_suite_is_a_fault_among_the_others() -> None:
+    with pytest.raises(InvalidSpec) as caught:
+        units_of(methods=["dmm"], suites=["ddr", "quik"])
+
+    assert [fault.split(":")[0] for fault in caught.value.faults] == ["methods.0", "suites.1"]
+    assert "did you mean quick?" in caught.value.faults[1]
 
 
 def test_added_data_set_is_pinned_to_its_hash() -> None:

@@ -187,6 +187,7 @@ class ExperimentSpec(_Frozen):
         networks: networks that are trained on every set and attacked.
         protocol: how networks are trained.
         attacks: white-box attacks with their budgets.
+        suites: names of suites, whose attacks are run besides `attacks`.
         seeds: one distilled set for each.
         network_seeds: networks trained on each distilled set; by default one network for each
             set, with the set's own seed.
@@ -203,6 +204,7 @@ class ExperimentSpec(_Frozen):
     networks: Annotated[Plugins, Field(min_length=1)]
     protocol: PluginRef = PluginRef(name="dsa")
     attacks: tuple[AttackGrid, ...] = ()
+    suites: Annotated[tuple[Name, ...], BeforeValidator(_as_list)] = ()
     seeds: Seeds = (0,)
     network_seeds: Annotated[tuple[Seed, ...], BeforeValidator(_as_list)] = ()
     priority: Annotated[int, Field(ge=-1000, le=1000)] = 0

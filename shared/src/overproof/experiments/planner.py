@@ -19,6 +19,7 @@ from overproof.catalog.datasets import DATASETS, dataset
 from overproof.catalog.distillation import DISTILLATION, NETWORK_FREE
 from overproof.catalog.models import MODELS
 from overproof.catalog.protocols import PROTOCOLS
+from overproof.catalog.suites import suite
 from overproof.catalog.tasks import task
 from overproof.core.canonical import canonical_json
 from overproof.core.faults import faults_of
@@ -154,6 +155,7 @@ class _Resolver:
             matching = self._one(MODELS, spec.matching_network, "matching_network")
         protocol = self._one(PROTOCOLS, spec.protocol, "protocol")
         attacks = tuple(self._attack(grid, f"attacks.{i}") for i, grid in enumerate(spec.attacks))
+        suites = tuple(self._suite(name, f"suites.{i}") for i, name in enumerate(spec.suites))
         if self.faults:
             raise InvalidSpec(self.faults, f"spec {spec.name!r}")
         return spec.model_copy(
@@ -163,7 +165,7 @@ class _Resolver:
                 "networks": networks,
                 "matching_network": matching,
                 "protocol": protocol,
-                "attacks": attacks,
+                "attacks": (*attacks, *(grid for grids in suites for grid in grids)),
             }
         )
 
@@ -193,6 +195,14 @@ class _Resolver:
             f"add it with `overproof data add {spec.name} PATH`"
         )
         return spec
+
+    def _suite(self, name: str, path: str) -> tuple[AttackGrid, ...]:
+        try:
+            grids = suite(name).attacks
+        except UnknownPlugin as error:
+            self.faults.append(f"{path}: {error}")
+            return ()
+        return tuple(self._attack(grid, path) for grid in grids)
 
     def _attack(self, grid: AttackGrid, path: str) -> AttackGrid:
         ref = self._one(ATTACKS, PluginRef(name=grid.name, params=grid.params), path)
