@@ -65,6 +65,14 @@ def test_unknown_fields_are_ignored(envelope: Envelope, extra: dict[str, Any]) -
     assert Envelope.decode(newer) == envelope
 
 
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf")])
+def test_payload_with_a_number_that_json_does_not_know_is_refused(number: float) -> None:
+    envelope = Envelope.new(MessageType.JOB_ENDED, now=0.0, payload={"rows": [{"loss": number}]})
+
+    with pytest.raises(ValueError, match="JOB_ENDED message holds NaN or infinity"):
+        envelope.encode()
+
+
 @settings(deadline=None)  # a busy machine is no failure
 @given(st.binary(max_size=200))
 def test_any_bytes_are_an_envelope_or_malformed(raw: bytes) -> None:

@@ -55,6 +55,33 @@ def test_file_that_is_no_database_is_unavailable(tmp_path: Path) -> None:
         ResultsRepository(create_engine(f"sqlite:///{file}")).experiments()
 
 
+@pytest.mark.parametrize("content", [b"not a database" * 100, b"SQLite format 3\0" + b"?" * 5000])
+def test_migrating_a_file_that_is_no_database_says_what_to_do(
+    tmp_path: Path, content: bytes
+) -> None:
+    file = tmp_path / "results.db"
+    file.write_bytes(content)
+
+    with pytest.raises(DatabaseUnavailable, match=r"results\.db cannot be read: .*move it away"):
+        migrate(create_engine(f"sqlite:///{file}"))
+
+    assert file.read_bytes() == content
+
+
+def test_damaged_database_is_unavailable_and_says_what_to_do(tmp_path: Path) -> None:
+    file = tmp_path / "results.db"
+    engine = create_engine(f"sqlite:///{file}")
+    migrate(engine)
+    engine.dispose()
+    page_bytes = 4096
+    with file.open("r+b") as opened:
+        opened.seek(page_bytes)
+        opened.write(b"\xff" * (file.stat().st_size - page_bytes))
+
+    with pytest.raises(DatabaseUnavailable, match="move it away"):
+        ResultsRepository(create_engine(f"sqlite:///{file}")).experiments()
+
+
 def test_server_that_does_not_answer_is_unavailable_and_keeps_the_password_secret() -> None:
     pytest.importorskip("psycopg2")
     with socket.socket() as taken:

@@ -38,7 +38,10 @@ class Envelope(BaseModel):
         occurred_at: aware, UTC.
     """
 
-    model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)
+    # NaN and infinity stay what they are, instead of becoming null in silence: `encode` refuses them.
+    model_config = ConfigDict(
+        frozen=True, extra="ignore", allow_inf_nan=False, ser_json_inf_nan="constants"
+    )
 
     schema_version: int = SCHEMA_VERSION
     message_id: Annotated[str, Field(min_length=1, max_length=64)]
@@ -72,9 +75,17 @@ class Envelope(BaseModel):
         """UTF-8 JSON.
 
         Raises:
-            ValueError: it is larger than 64 KiB; large things belong into the artifact store.
+            ValueError: it is larger than 64 KiB; large things belong into the artifact store. Or
+                the payload holds NaN or infinity, which JSON does not know.
         """
-        raw = self.model_dump_json().encode()
+        fields = self.model_dump(mode="json")
+        try:
+            text = json.dumps(fields, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
+        except ValueError:
+            raise ValueError(
+                f"a {self.type} message holds NaN or infinity; send a number or leave it out"
+            ) from None
+        raw = text.encode()
         if len(raw) > MAX_BYTES:
             raise ValueError(
                 f"a {self.type} message of {len(raw)} bytes exceeds {MAX_BYTES}; "

@@ -55,6 +55,8 @@ MIGRATION_LOCK = _EXCLUSIVE_LOCK + 2
 _SERIALIZATION_FAILURE, _DEADLOCK = "40001", "40P01"
 # A standby that was promoted away, and a schema that is not there yet: both pass.
 _PASSING = {"25006", "42P01"}
+# A SQLite file that is none, or is damaged.
+_UNREADABLE = {sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT}
 
 _NOW = {
     "sqlite": "((julianday('now') - 2440587.5) * 86400.0)",
@@ -130,11 +132,9 @@ def switch_to_wal(engine: Engine) -> None:
             with closing(engine.raw_connection()) as connection:
                 connection.cursor().execute("PRAGMA journal_mode = WAL")
             return
-        except sqlite3.OperationalError as error:
+        except sqlite3.Error as error:  # a raw connection raises the driver's own
             if "locked" not in str(error) or time.monotonic() > deadline:
                 raise unavailable(engine, error) from error
-        except sql_errors.DBAPIError as error:
-            raise unavailable(engine, error) from error
         time.sleep(_PAUSE_S)
 
 
@@ -303,7 +303,13 @@ def database_clock(engine: Engine) -> ColumnElement[float]:
 def unavailable(engine: Engine, error: Exception) -> DatabaseUnavailable:
     """`error` in our words, without the password of the URL."""
     where = engine.url.render_as_string(hide_password=True)
-    reason = redact(" ".join(str(getattr(error, "orig", None) or error).split()))[:300]
+    cause = getattr(error, "orig", None) or error
+    reason = redact(" ".join(str(cause).split()))[:300]
+    if getattr(cause, "sqlite_errorcode", None) in _UNREADABLE:
+        return DatabaseUnavailable(
+            f"database {where} cannot be read: {reason}; put a copy of it back, or move it away "
+            "to begin with an empty one: stored artifacts are kept and found again"
+        )
     return DatabaseUnavailable(
         f"database {where} does not answer: {reason}; check that it runs and was migrated"
     )
