@@ -15,6 +15,7 @@ import benchmarks
 from benchmarks.record import Record
 
 OUTPUT = Path("bench/latest.json")
+_NO_MEASUREMENTS = {"__main__", "machine", "record", "results"}
 
 
 def main() -> None:
@@ -25,7 +26,7 @@ def main() -> None:
     console = Console()
     records: list[Record] = []
     for info in pkgutil.iter_modules(benchmarks.__path__):
-        if info.name in {"__main__", "record"}:
+        if info.name in _NO_MEASUREMENTS:
             continue
         module = importlib.import_module(f"benchmarks.{info.name}")
         if module.PREFIX.startswith(only) or only.startswith(module.PREFIX):
