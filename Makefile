@@ -9,7 +9,7 @@ UPGRADE ?=
 # Those that need a server of scripts/servers.
 SERVER_MARKS := kafka or s3 or postgres
 
-.PHONY: help setup demo test test-fast check bench results lock servers-up servers-down dashboard
+.PHONY: help setup demo test test-fast check bench results docs lock servers-up servers-down dashboard
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -32,7 +32,7 @@ test-fast: setup ## Run the tests that need no server
 check: setup ## Format, lint, types and import rules; changes nothing
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
-	@$(BIN)/mypy shared/src services dashboard tests scripts
+	@$(BIN)/mypy shared/src services dashboard tests benchmarks scripts
 	@$(BIN)/lint-imports
 
 bench: setup ## Run the benchmarks (ONLY=prefix picks some)
@@ -40,6 +40,9 @@ bench: setup ## Run the benchmarks (ONLY=prefix picks some)
 
 results: setup ## Measure the published results again
 	@$(BIN)/python -m benchmarks.results
+
+docs: setup ## Write docs/settings.md and docs/metrics.md from the code
+	@$(BIN)/python scripts/docs.py
 
 lock: setup ## Pin each component's dependencies in locks/ (UPGRADE=1 takes the newest)
 	@$(BIN)/python scripts/locks.py $(if $(UPGRADE),--upgrade)
@@ -51,4 +54,4 @@ servers-down: setup ## Stop them and delete their data
 	@$(SERVERS) down
 
 dashboard: setup ## Show the dashboard in a browser
-	@$(BIN)/streamlit run dashboard/app.py
+	@$(BIN)/overproof dashboard
