@@ -453,7 +453,7 @@ def test_deployments_with_different_prefixes_do_not_hear_each_other(
         with closing(ours):
             second.publish_raw(Topic.EVENTS_JOBS, b"theirs")
             first.publish_raw(Topic.EVENTS_JOBS, b"ours")
-            deliveries = []
+            deliveries: list[Delivery] = []
             deadline = time.monotonic() + 20
             while not deliveries and time.monotonic() < deadline:
                 deliveries = ours.poll(1)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from overproof.runtime.wiring import load_plugins
+from overproof.runtime.plugins import load_plugins
 from tests.e2e.deployment import Deployment, cluster_deployment, embedded_deployment
 
 

@@ -142,7 +142,7 @@ def cluster_deployment(
 
 
 def _variables(settings: Mapping[str, str]) -> dict[str, str]:
-    quick = {
+    quick: dict[str, str] = {
         "plugins": "tests.e2e.plugins:register",
         "preload": "",
         "device": "cpu",
@@ -153,7 +153,7 @@ def _variables(settings: Mapping[str, str]) -> dict[str, str]:
         "retry_base_s": "0.2",
         "checkpoint_every_s": "0.2",
     }
-    return {f"OVERPROOF_{name.upper()}": value for name, value in (quick | settings).items()}
+    return {f"OVERPROOF_{name.upper()}": value for name, value in {**quick, **settings}.items()}
 
 
 def _deployed(folder: Path, environment: Mapping[str, str]) -> Iterator[Deployment]:

@@ -47,7 +47,7 @@ def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for member in whole:
             folder = PurePosixPath(member.name).parts[-3:-1]
             limit = TRAINING_IMAGES if folder[:1] == ("train",) else TEST_IMAGES
-            if member.isfile() and taken[folder] < limit:
+            if member.isfile() and folder and taken[folder] < limit:
                 taken[folder] += 1
                 part.addfile(member, whole.extractfile(member))
     assert len(taken) == 20
