@@ -18,6 +18,8 @@ from overproof.ml.distill.base import DistillationMethod, DistilledSet, Problem
 ROWS: dict[str, tuple[dict[str, Any], bool]] = {
     "random": ({}, False),
     "herding": ({"epochs": 3, "learning_rate": 0.05, "batch_size": 64}, False),
+    "k-center": ({"epochs": 3, "learning_rate": 0.05, "batch_size": 64}, False),
+    "k-means": ({"epochs": 3, "learning_rate": 0.05, "batch_size": 64}, False),
     "distribution-matching": ({"iterations": 4, "real_batch": 8}, True),
     "gradient-matching": (
         {"iterations": 2, "outer_loop": 2, "inner_loop": 1, "real_batch": 8},
@@ -136,7 +138,9 @@ def test_method_that_needs_a_network_says_so(name: str, problem: Problem) -> Non
         a_method(name, replace(problem, network=None))
 
 
-@pytest.mark.parametrize("name", ["random", "herding", "distribution-matching"])
+@pytest.mark.parametrize(
+    "name", ["random", "herding", "k-center", "k-means", "distribution-matching"]
+)
 def test_more_images_than_the_smallest_class_has_are_refused(name: str, problem: Problem) -> None:
     with pytest.raises(InvalidData, match="class 0 has 20 training images"):
         run(a_method(name, replace(problem, images_per_class=21)))

@@ -29,12 +29,28 @@ class RandomParams(Params):
     """No choice to make."""
 
 
-class HerdingParams(Params):
+class FeatureParams(Params):
     """The network whose features are used is trained on the whole set first."""
 
     epochs: Count = 20
     batch_size: Count = 256
     learning_rate: Positive = 0.01
+
+
+class HerdingParams(FeatureParams):
+    """As all selections by features."""
+
+
+class KCenterParams(FeatureParams):
+    """`first`: the image nearest to the class mean, or one drawn at random."""
+
+    first: Literal["mean", "random"] = "mean"
+
+
+class KMeansParams(FeatureParams):
+    """`rounds`: of Lloyd's algorithm."""
+
+    rounds: Count = 20
 
 
 class DistributionMatchingParams(Params):
@@ -93,6 +109,24 @@ for _info in (
         params=HerdingParams,
         summary="training images whose running mean of features follows the class mean",
         source="Welling 2009; Rebuffi et al. 2017 (iCaRL)",
+        needs="overproof[ml]",
+        tags=frozenset({"selection"}),
+    ),
+    PluginInfo(
+        name="k-center",
+        target="overproof.ml.distill.k_center:KCenter",
+        params=KCenterParams,
+        summary="training images that leave none of their class far from all of them",
+        source="Gonzalez 1985; Sener & Savarese, arXiv:1708.00489",
+        needs="overproof[ml]",
+        tags=frozenset({"selection"}),
+    ),
+    PluginInfo(
+        name="k-means",
+        target="overproof.ml.distill.k_means:KMeans",
+        params=KMeansParams,
+        summary="training images nearest to the centres of clusters of their class",
+        source="Cui et al., arXiv:2207.09639 (k-means on embeddings); justincui03/dc_benchmark",
         needs="overproof[ml]",
         tags=frozenset({"selection"}),
     ),

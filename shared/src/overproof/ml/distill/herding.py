@@ -2,98 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import torch
 from torch import Tensor
 
 from overproof.catalog.distillation import HerdingParams
 from overproof.errors import ShapeError
-from overproof.ml.distill.base import DistillationMethod, DistilledSet, Problem
-from overproof.ml.distill.real_images import RealImages
-from overproof.ml.distill.synthetic import labels_of
-from overproof.ml.train.loop import Training
-from overproof.ml.train.means import choose_means
-from overproof.ml.train.protocols import Recipe
+from overproof.ml.distill.feature_selection import FeatureSelection
 
 
-class Herding(DistillationMethod[HerdingParams]):
-    """Train a network on the whole set, one step an epoch, then choose by its features.
+class Herding(FeatureSelection[HerdingParams]):
+    """Choose images whose features add up to about a multiple of the class mean.
 
     Source: Welling 2009; arXiv:1611.07725 (iCaRL), algorithm 4. Differs: features are the input of
     the last layer and are not scaled to length one.
     """
 
-    def __init__(self, params: HerdingParams, problem: Problem) -> None:
-        super().__init__(params, problem)
-        dataset = problem.dataset
-        model = problem.build("network")
-        means, _ = choose_means(
-            model.network,
-            dataset.facts,
-            device=problem.device,
-            images=len(dataset.train_images),
-            epochs=params.epochs,
-        )
-        self._training = Training(
-            [model],
-            [problem.seed],
-            dataset.train_images,
-            dataset.train_labels,
-            Recipe(
-                epochs=params.epochs,
-                drop_at=params.epochs,
-                learning_rate=params.learning_rate,
-                momentum=0.9,
-                weight_decay=5e-4,
-                batch_size=params.batch_size,
-                families=(),
-            ),
-            means=means,
-            device=problem.device,
-        )
-
-    @property
-    def total_steps(self) -> int:
-        """Epochs of the network."""
-        return self._training.total_steps
-
-    def step(self, index: int) -> Mapping[str, float]:
-        """One epoch."""
-        scalars = self._training.step(index)
-        self.loss = scalars.get("loss", self.loss)
-        return scalars
-
-    def result(self) -> DistilledSet:
-        """The chosen images, of each class in the order in which they were chosen."""
-        problem = self.problem
-        real = RealImages(problem.dataset, problem.device)
-        real.require(problem.images_per_class)
-        (model,) = self._training.networks()
-        model.eval()
-        chosen = []
-        for label in range(problem.dataset.classes):
-            numbers = real.of_class(label)
-            with torch.no_grad():
-                features = torch.cat(
-                    [
-                        model.embed(real.pixels(part)).cpu()
-                        for part in torch.split(numbers, problem.rows_at_once)
-                    ]
-                )
-            chosen.append(numbers[herd(features, problem.images_per_class)])
-        return DistilledSet(
-            images=real.pixels(torch.cat(chosen)).cpu(),
-            labels=labels_of(problem.dataset.classes, problem.images_per_class),
-        )
-
-    def state(self) -> dict[str, Tensor]:
-        """That of the training."""
-        return self._training.state()
-
-    def load_state(self, state: Mapping[str, Tensor]) -> None:
-        """Take up what `state` returned."""
-        self._training.load_state(state)
+    def choose(self, features: Tensor, label: int) -> Tensor:
+        """See `herd`."""
+        return herd(features.cpu(), self.problem.images_per_class)
 
 
 def herd(features: Tensor, count: int) -> Tensor:
