@@ -46,6 +46,7 @@ ROWS: dict[str, dict[str, Any]] = {
     "fab-t-linf": {"steps": 4, "targets": 2},
     "fab-t-l2": {"steps": 4, "targets": 2},
     "square-linf": {"queries": 40},
+    "square-l2": {"queries": 40},
     "autoattack-linf": {"steps": 3, "targets": 2, "queries": 15},
     # Without draws, since those of torchattacks belong to the batch.
     "torchattacks-linf": {"attack": "FGSM"},

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import count
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -10,7 +14,8 @@ import torchattacks
 from torch import Tensor
 
 from overproof.ml.attack.noise import uniform_noise
-from overproof.ml.attack.square import _BLOCK, LinfSquare
+from overproof.ml.attack.square import BLOCK, LinfSquare
+from overproof.ml.attack.square_l2 import bump
 from tests.ml.victims import Scaled, an_attack, digits_victim, linear_problem
 
 QUERIES = 120
@@ -21,8 +26,8 @@ def with_our_draws(attack: Any, sample: int, channels: int) -> Any:
     query, ids = -1, torch.tensor([sample])
 
     def draws() -> Tensor:
-        block, place = divmod(query, _BLOCK)
-        shape = (_BLOCK, 2 + channels)
+        block, place = divmod(query, BLOCK)
+        shape = (BLOCK, 2 + channels)
         return uniform_noise(ids, shape, 0, "square", 0, block)[0, place]
 
     positions: list[Tensor] = []
@@ -79,6 +84,68 @@ def test_same_draws_give_the_flags_and_images_of_torchattacks(preset: str) -> No
     assert torch.equal(ours.worst, robust)
     assert 3 <= int((~robust).sum()) <= len(rows) - 3
     assert torch.allclose(ours.adversarial[~robust], images[~robust], atol=1e-6)
+
+
+@contextmanager
+def our_l2_draws(attack: Any, sample: int, channels: int) -> Iterator[None]:
+    """Inside, the attack of torchattacks on one 8 × 8 image takes the bumps and windows of ours."""
+    ids = torch.tensor([sample])
+
+    def numbers() -> Iterator[Tensor]:
+        # In the order in which they are asked for: at first by tile, then by query.
+        yield from uniform_noise(ids, (8, 8, 1 + channels), 0, "square-start", 0).flatten()
+        for block in count():
+            yield from uniform_noise(ids, (BLOCK, 5 + channels), 0, "square", 0, block).flatten()
+
+    stream = numbers()
+
+    def random_int(low: int, high: int, shape: Any = None) -> Tensor:
+        return (low + (high - low) * next(stream)).long()
+
+    def random_choice(shape: Any) -> Tensor:
+        drawn = torch.stack([next(stream) for _ in range(channels)])
+        return (2 * drawn - 1).sign().view(1, channels, 1, 1)
+
+    attack.random_int, attack.random_choice = random_int, random_choice
+    with patch.object(torch, "rand", lambda *_, **__: next(stream)):
+        yield
+
+
+@pytest.mark.parametrize("side", [2, 3, 5, 8])
+def test_bump_is_that_of_torchattacks(side: int) -> None:
+    network, _, _ = digits_victim()
+    oracle = torchattacks.Square(network, norm="L2")
+    with patch.object(torch, "rand", lambda *_, **__: torch.tensor(0.0)):
+        expected = oracle.__class__.eta(_on_cpu(oracle), side)
+
+    assert torch.allclose(bump(side), expected, atol=1e-6)
+    assert float(bump(side).norm()) == pytest.approx(1.0)
+
+
+def _on_cpu(attack: Any) -> Any:
+    attack.device = torch.device("cpu")
+    return attack
+
+
+def test_l2_with_same_draws_gives_the_flags_and_images_of_torchattacks() -> None:
+    network, x, y = digits_victim()
+    rows, radius = torch.arange(0, 200, 8), 1.2
+    rows = rows[network(x[rows]).argmax(dim=1) == y[rows]]
+
+    theirs = []
+    for row in rows.tolist():
+        oracle = torchattacks.Square(network, norm="L2", eps=radius, n_queries=QUERIES)
+        with our_l2_draws(oracle, row, 1):
+            theirs.append(oracle(x[row : row + 1], y[row : row + 1]))
+    ours = an_attack("square-l2", preset="torchattacks", queries=QUERIES)(
+        network, x[rows], y[rows], radius=radius, ids=rows
+    )
+
+    images = torch.cat(theirs)
+    robust = network(images).argmax(dim=1) == y[rows]
+    assert torch.equal(ours.worst, robust)
+    assert 3 <= int((~robust).sum()) <= len(rows) - 3
+    assert torch.allclose(ours.adversarial[~robust], images[~robust], atol=1e-4)
 
 
 def test_search_stays_on_the_corners_of_the_ball() -> None:

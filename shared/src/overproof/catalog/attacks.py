@@ -380,6 +380,15 @@ for _info in (
         aliases=("square",),
     ),
     AttackInfo(
+        name="square-l2",
+        target="overproof.ml.attack.square_l2:L2Square",
+        params=SquareParams,
+        summary="random search with bumps that take the budget of other places",
+        source="Andriushchenko et al., arXiv:1912.00049; fra31/auto-attack, square.py",
+        needs="overproof[ml]",
+        norm=Norm.L2,
+    ),
+    AttackInfo(
         name="autoattack-linf",
         target="overproof.ml.attack.autoattack:LinfAutoAttack",
         params=AutoAttackParams,

@@ -17,7 +17,7 @@ from overproof.ml.attack.victim import Victim
 
 # Draws are made for so many queries at once: hashing costs little more for many numbers than for
 # one. Part of what a seed means: another number gives other draws.
-_BLOCK = 64
+BLOCK = 64
 
 # Up to which query, of 10,000, the share of pixels is p_init divided by what.
 _SCHEDULE = (
@@ -42,7 +42,7 @@ class _Position(RowState):
     best: Tensor
     margin: Tensor  # at `best`; not positive once it is misclassified
     ids: Tensor
-    draws: Tensor  # (B, _BLOCK, 2 + C), of the queries of this block
+    draws: Tensor  # (B, BLOCK, 2 + C), of the queries of this block
 
 
 class LinfSquare(Attack[SquareParams]):
@@ -79,9 +79,9 @@ class LinfSquare(Attack[SquareParams]):
                     if len(rows) == 0:
                         return
                     victim, at = victim.subset(rows), at.taken(rows)
-            block, place = divmod(query, _BLOCK)
+            block, place = divmod(query, BLOCK)
             if place == 0:
-                shape = (_BLOCK, 2 + channels)
+                shape = (BLOCK, 2 + channels)
                 at.draws = uniform_noise(at.ids, shape, self.seed, "square", restart, block)
             side = self.side(query, height, width)
             candidate = _recoloured(at, at.draws[:, place], side)
@@ -93,12 +93,16 @@ class LinfSquare(Attack[SquareParams]):
 
     def side(self, query: int, height: int, width: int) -> int:
         """Side of the square of a query, in pixels."""
-        params = self.params
-        if params.rescale_schedule:
-            query = int(query / params.queries * 10_000)
-        divisor = next((by for last, by in _SCHEDULE if query <= last), _LAST_DIVISOR)
-        side = round(sqrt(params.p_init / divisor * height * width))
+        side = round(sqrt(share_of_pixels(self.params, query) * height * width))
         return min(max(side, 1), height, width)
+
+
+def share_of_pixels(params: SquareParams, query: int) -> float:
+    """Share of the image that a query may change, by the schedule of the paper."""
+    if params.rescale_schedule:
+        query = int(query / params.queries * 10_000)
+    divisor = next((by for last, by in _SCHEDULE if query <= last), _LAST_DIVISOR)
+    return params.p_init / divisor
 
 
 def _recoloured(at: _Position, draws: Tensor, side: int) -> Tensor:

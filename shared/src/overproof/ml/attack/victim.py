@@ -388,13 +388,16 @@ class Victim:
 
     def _judge(self, x_adv: Tensor, logits: Tensor) -> None:
         record, rows = self._record, self._rows
-        low, high = torch.aminmax(x_adv.flatten(1), dim=1)
-        wrong = (logits.argmax(dim=1) != self.labels) & (low >= 0.0) & (high <= 1.0)
+        values = x_adv.flatten(1)  # aminmax takes ten times as long by rows as amin and amax
+        in_box = (values.amin(dim=1) >= 0.0) & (values.amax(dim=1) <= 1.0)
+        wrong = (logits.argmax(dim=1) != self.labels) & in_box
         away = distance(x_adv, self._x, self._norm).masked_fill(~wrong, torch.inf)
         nearest = record.nearest[rows]
-        if record.images is not None:
-            closer = (away < nearest).view(-1, 1, 1, 1)
-            record.images[rows] = torch.where(closer, x_adv, record.images[rows])
+        closer = away < nearest
+        # Asking a GPU would wait for it; asking a CPU saves moving images for nothing.
+        if record.images is not None and (x_adv.is_cuda or bool(closer.any())):
+            images = record.images[rows]
+            record.images[rows] = torch.where(closer.view(-1, 1, 1, 1), x_adv, images)
         record.nearest[rows] = torch.minimum(nearest, away)
         record.finite[rows] &= logits.isfinite().all(dim=1)
 
