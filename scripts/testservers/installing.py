@@ -16,6 +16,8 @@ KAFKA_VERSION = os.environ.get("OVERPROOF_KAFKA_VERSION", "4.1.1")
 LOG4J_VERSION = "2.25.1"
 # The last commit of the archived repository; its releases are not versions that Go knows.
 MINIO_VERSION = os.environ.get("OVERPROOF_MINIO_VERSION", "v0.0.0-20260212201848-7aac2a2c5b7c")
+# Folders of the cache.
+KAFKA, MINIO = f"kafka-{KAFKA_VERSION}", f"minio-{MINIO_VERSION}"
 # From here on `go` fetches by itself the newer toolchain that a module asks for.
 GO_MINIMUM = (1, 21)
 MAVEN_PLUGIN = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1"
@@ -81,6 +83,11 @@ def ensure_cached(name: str, build: Callable[[Path], None]) -> Path:
     return folder
 
 
+def has_postgres() -> bool:
+    """Whether `ensure_postgres` has nothing to install."""
+    return _find_postgres() is not None
+
+
 def ensure_postgres() -> Path:
     """The folder of initdb and postgres."""
     found = _find_postgres()
@@ -110,6 +117,11 @@ def _forbid_system_cluster() -> None:
         (folder / "overproof.conf").write_text("create_main_cluster = false\n")
 
 
+def has_kafka() -> bool:
+    """Whether `ensure_kafka` has nothing to install."""
+    return shutil.which("java") is not None and (places.cache() / KAFKA).is_dir()
+
+
 def ensure_kafka() -> Path:
     """The folder of Kafka's jars; java is installed as well."""
     if not shutil.which("java"):
@@ -126,7 +138,12 @@ def ensure_kafka() -> Path:
             what=f"fetching Kafka {KAFKA_VERSION}",
         )
 
-    return ensure_cached(f"kafka-{KAFKA_VERSION}", build)
+    return ensure_cached(KAFKA, build)
+
+
+def has_minio() -> bool:
+    """Whether `ensure_minio` has nothing to install."""
+    return (places.cache() / MINIO).is_dir()
 
 
 def ensure_minio() -> Path:
@@ -139,7 +156,7 @@ def ensure_minio() -> Path:
             environment={"GOBIN": str(folder)},
         )
 
-    return ensure_cached(f"minio-{MINIO_VERSION}", build) / "minio"
+    return ensure_cached(MINIO, build) / "minio"
 
 
 def _ensure_go() -> Path:

@@ -44,6 +44,10 @@ class Server(ABC):
         """The URL for the tests, given the main port."""
 
     @abstractmethod
+    def is_installed(self) -> bool:
+        """Whether `prepare` has nothing to install."""
+
+    @abstractmethod
     def prepare(self, folder: Path, ports: Ports) -> Launch:
         """Installs the program and makes the data folder ready; safe to repeat on old data."""
 
@@ -57,17 +61,27 @@ class Kafka(Server):
 
     name = "kafka"
     variable = "OVERPROOF_TEST_KAFKA_URL"
-    port_names = ("main", "controller")
+    port_names: ClassVar[tuple[str, ...]] = ("main", "controller")
     compose_service = "kafka"
+    format_options: ClassVar[tuple[str, ...]] = ()
 
     def url(self, port: int) -> str:
         return f"kafka://127.0.0.1:{port}"
 
+    def is_installed(self) -> bool:
+        return installing.has_kafka()
+
     def prepare(self, folder: Path, ports: Ports) -> Launch:
-        java = ["java", "-Xmx512m", f"-Dlog4j2.configurationFile={folder / 'log4j2.properties'}"]
-        java += ["-cp", f"{installing.ensure_kafka()}/*"]
+        # Quick to start rather than fast: it serves tests.
+        java = ["java", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+        java += [
+            f"-Dlog4j2.configurationFile={folder / 'log4j2.properties'}",
+            "-cp",
+            f"{installing.ensure_kafka()}/*",
+        ]
         properties = folder / "server.properties"
-        properties.write_text(self._properties(folder / "data", ports))
+        settings = {"log.dirs": str(folder / "data"), **self.settings(ports)}
+        properties.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
         (folder / "log4j2.properties").write_text(
             "appender.out.type=Console\nappender.out.name=out\n"
             "appender.out.layout.type=PatternLayout\n"
@@ -78,33 +92,30 @@ class Kafka(Server):
             shutil.rmtree(folder / "data", ignore_errors=True)
             options = ["--cluster-id", str(uuid.uuid4()), "--config", str(properties)]
             run(
-                [*java, "kafka.tools.StorageTool", "format", *options],
+                [*java, "kafka.tools.StorageTool", "format", *options, *self.format_options],
                 what="formatting Kafka's data folder",
             )
         return Launch([*java, "kafka.Kafka", str(properties)])
 
-    def _properties(self, data: Path, ports: Ports) -> str:
+    def settings(self, ports: Ports) -> dict[str, str]:
+        """What server.properties says apart from the data folder."""
         main, controller = ports["main"], ports["controller"]
-        return "\n".join(
-            [
-                "process.roles=broker,controller",
-                "node.id=1",
-                f"controller.quorum.voters=1@127.0.0.1:{controller}",
-                f"listeners=PLAINTEXT://127.0.0.1:{main},CONTROLLER://127.0.0.1:{controller}",
-                f"advertised.listeners=PLAINTEXT://127.0.0.1:{main}",
-                "listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
-                "controller.listener.names=CONTROLLER",
-                f"log.dirs={data}",
-                # One node holds every copy, and a group starts without waiting for more members.
-                "offsets.topic.replication.factor=1",
-                "offsets.topic.num.partitions=4",
-                "transaction.state.log.replication.factor=1",
-                "transaction.state.log.min.isr=1",
-                "transaction.state.log.num.partitions=4",
-                "group.initial.rebalance.delay.ms=0",
-                "",
-            ]
-        )
+        return {
+            "process.roles": "broker,controller",
+            "node.id": "1",
+            "controller.quorum.voters": f"1@127.0.0.1:{controller}",
+            "listeners": f"PLAINTEXT://127.0.0.1:{main},CONTROLLER://127.0.0.1:{controller}",
+            "advertised.listeners": f"PLAINTEXT://127.0.0.1:{main}",
+            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+            "controller.listener.names": "CONTROLLER",
+            # One node holds every copy, and a group starts without waiting for more members.
+            "offsets.topic.replication.factor": "1",
+            "offsets.topic.num.partitions": "4",
+            "transaction.state.log.replication.factor": "1",
+            "transaction.state.log.min.isr": "1",
+            "transaction.state.log.num.partitions": "4",
+            "group.initial.rebalance.delay.ms": "0",
+        }
 
     def is_ready(self, ports: Ports) -> bool:
         # ApiVersions, version 0, correlation id 7: a broker answers it only once it has started.
@@ -123,6 +134,9 @@ class MinIO(Server):
 
     def url(self, port: int) -> str:
         return s3_url(port)
+
+    def is_installed(self) -> bool:
+        return installing.has_minio()
 
     def prepare(self, folder: Path, ports: Ports) -> Launch:
         program = installing.ensure_minio()
@@ -151,19 +165,22 @@ class SeaweedFS(Server):
 
     name = "s3-second"
     variable = "OVERPROOF_TEST_S3_SECOND_URL"
+    program = places.ROOT / ".venv/bin/weed"
     parts = ("master", "volume", "filer", "admin")
     port_names = ("main", "s3.grpc", *parts, *(f"{part}.grpc" for part in parts))
 
     def url(self, port: int) -> str:
         return s3_url(port)
 
+    def is_installed(self) -> bool:
+        return self.program.exists()
+
     def prepare(self, folder: Path, ports: Ports) -> Launch:
-        program = places.ROOT / ".venv/bin/weed"
-        if not program.exists():
+        if not self.is_installed():
             raise ServerError("missing: the program weed comes with `make setup`")
         data = folder / "data"
         data.mkdir(exist_ok=True)
-        command: list[str | Path] = [program, "-logtostderr", "mini", f"-dir={data}"]
+        command: list[str | Path] = [self.program, "-logtostderr", "mini", f"-dir={data}"]
         command += ["-ip=127.0.0.1", "-ip.bind=127.0.0.1", f"-bucket={BUCKET}"]
         command += ["-webdav=false", "-admin.ui=false", "-master.telemetry=false"]
         command += [f"-s3.port={ports['main']}", f"-s3.port.grpc={ports['s3.grpc']}"]
@@ -187,6 +204,9 @@ class Postgres(Server):
 
     def url(self, port: int) -> str:
         return f"postgresql+psycopg2://overproof@127.0.0.1:{port}/overproof"
+
+    def is_installed(self) -> bool:
+        return installing.has_postgres()
 
     def prepare(self, folder: Path, ports: Ports) -> Launch:
         programs = installing.ensure_postgres()

@@ -158,6 +158,7 @@ def test_constructor_sends_nothing() -> None:
         ("s3://bucket?endpoint=h:1&sekure=true", "unknown options sekure"),
         ("s3://B?endpoint=h:1", "correct its URL"),
         ("s3://bucket?endpoint=h:port", "correct its URL"),
+        ("s3://bucket?endpoint=h:1&cafile=/no/such/file", "PEM"),
     ],
 )
 def test_unusable_url_says_what_is_wrong(url: str, reason: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import ssl
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -55,6 +56,9 @@ class S3Store(ArtifactStore):
         region: the bucket's region; servers outside AWS ignore it.
         cafile: certificates to trust instead of the usual ones.
         clock: waits between attempts.
+
+    Raises:
+        SettingsError: an endpoint, a bucket name or a `cafile` that cannot be used.
     """
 
     def __init__(
@@ -76,8 +80,7 @@ class S3Store(ArtifactStore):
             timeout=_TIMEOUT,
             retries=_RETRIES,
             maxsize=16,
-            cert_reqs="CERT_REQUIRED",
-            ca_certs=cafile,
+            ssl_context=self._trusting(cafile),
         )
         try:
             check_bucket_name(bucket)
@@ -280,6 +283,15 @@ class S3Store(ArtifactStore):
             # Credentials may be good for objects alone; then the bucket is taken on trust.
             if error.code not in _BUCKET_IS_THERE | {"AccessDenied"}:
                 raise
+
+    def _trusting(self, cafile: str | None) -> ssl.SSLContext:
+        try:
+            return ssl.create_default_context(cafile=cafile)
+        except OSError as error:
+            raise SettingsError(
+                f"{self._name}: cafile {cafile!r} cannot be used: {error.strerror}; "
+                "name a file of PEM certificates"
+            ) from None
 
     @contextmanager
     def _errors(self, what: str) -> Iterator[None]:

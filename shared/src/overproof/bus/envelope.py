@@ -38,7 +38,7 @@ class Envelope(BaseModel):
         occurred_at: aware, UTC.
     """
 
-    # NaN and infinity stay what they are, instead of becoming null in silence: `encode` refuses them.
+    # NaN and infinity stay what they are, for `encode` to refuse; else they silently become null.
     model_config = ConfigDict(
         frozen=True, extra="ignore", allow_inf_nan=False, ser_json_inf_nan="constants"
     )
