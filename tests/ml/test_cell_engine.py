@@ -1,0 +1,151 @@
+"""What cells of one job share, and what they tell besides their counts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from overproof.catalog.attacks import ATTACKS, DeepFoolParams, LinfCwParams
+from overproof.core.spec import PluginRef
+from overproof.ml.attack.base import Attack
+from overproof.ml.attack.cw import LinfCarliniWagner
+from overproof.ml.attack.deepfool import L2DeepFool
+from overproof.ml.attack.engine import Cell, CellEngine, CellOutcome, _grouped
+from overproof.ml.attack.noise import uniform_noise
+from overproof.ml.train.evaluation import pixels_of
+
+COUNT = 10
+
+
+class Small(nn.Module):
+    """Three classes; counts the images that it is shown."""
+
+    def __init__(self, classes: int = 3, scale: float = 4.0) -> None:
+        super().__init__()
+        draws = uniform_noise(torch.arange(classes), (12,), 8, "weight") - 0.5
+        self.weight = nn.Parameter(draws * scale)
+        self.rows = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.rows += len(x)
+        return (x.flatten(1) @ self.weight.T).tanh()
+
+
+def images() -> Tensor:
+    return (uniform_noise(torch.arange(COUNT), (3, 2, 2), 3) * 255).to(torch.uint8)
+
+
+def an_engine(cells: list[Cell], model: nn.Module, rows_at_once: int = 4) -> CellEngine:
+    return CellEngine(
+        model,
+        images(),
+        model(pixels_of(images())).argmax(dim=1),
+        cells,
+        device=torch.device("cpu"),
+        rows_at_once=rows_at_once,
+    )
+
+
+def run(engine: CellEngine) -> list[CellOutcome]:
+    for index in range(engine.total_steps):
+        engine.step(index)
+    return engine.outcomes()
+
+
+def an_attack(name: str, **params: Any) -> Attack[Any]:
+    made: Attack[Any] = ATTACKS.load(name)(
+        ATTACKS.resolve(PluginRef(name=name, params=params)), seed=0
+    )
+    return made
+
+
+@pytest.mark.parametrize(
+    "attack",
+    [
+        L2DeepFool(DeepFoolParams(), seed=0),
+        an_attack("cw-l2", steps=15, learning_rate=0.05),
+        an_attack("fab-t-linf", steps=5, targets=2),
+    ],
+    ids=lambda attack: type(attack).__name__,
+)
+def test_budgets_of_a_minimum_norm_attack_are_one_run(attack: Attack[Any]) -> None:
+    radii = (0.02, 0.1, 0.4)
+    model = Small()
+
+    together = run(an_engine([Cell(attack, radius) for radius in radii], model))
+    rows = model.rows
+    alone = [run(an_engine([Cell(attack, radius)], Small()))[0] for radius in radii]
+
+    assert sum(outcome.forward_passes for outcome in together) <= rows
+    x, y = pixels_of(images()), together[0].label
+    for radius, shared, apart in zip(radii, together, alone, strict=True):
+        assert shared.counts() == apart.counts()
+        assert torch.equal(shared.distance, apart.distance)
+        assert torch.equal(shared.nearest, apart.nearest)
+        assert torch.equal(shared.worst, attack(Small(), x, y, radius=radius).worst)
+    assert together[0].forward_passes < alone[0].forward_passes
+
+
+def test_only_attacks_that_share_budgets_are_grouped_on_a_cpu() -> None:
+    deepfool = L2DeepFool(DeepFoolParams(), seed=0)
+    restarts = an_attack("fab-linf", restarts=2)
+    cells = [
+        Cell(deepfool, 0.1),
+        Cell(restarts, 0.1),
+        Cell(deepfool, 0.2),
+        Cell(restarts, 0.2),
+        Cell(L2DeepFool(DeepFoolParams(), seed=1), 0.1),
+    ]
+
+    assert _grouped(cells, stack=False) == [(0, 2), (1,), (3,), (4,)]
+
+
+def test_cell_tells_what_five_steps_would_have_left() -> None:
+    def cell(steps: int) -> Cell:
+        params = LinfCwParams(steps=steps, step_size="0.01")
+        return Cell(LinfCarliniWagner(params, seed=0), 0.1)
+
+    longer, shorter = run(an_engine([cell(10), cell(5)], Small()))
+
+    readings = ("robust_s1", "robust_s2", "robust_s3")
+    assert longer.shorter_runs() == {"5": {name: shorter.counts()[name] for name in readings}}
+    assert longer.counts() != shorter.counts()
+    assert shorter.shorter_runs() == {}
+
+
+def test_parts_of_a_cascade_add_up_and_its_notes_survive_a_restart() -> None:
+    attack = an_attack("autoattack-linf", steps=3, targets=1, queries=20)
+    cells = [Cell(attack, 0.05), Cell(attack, 0.2)]
+    straight = run(an_engine(cells, Small(classes=2)))
+
+    resumed = an_engine(cells, Small(classes=2))
+    for index in range(resumed.total_steps):
+        resumed.step(index)
+        state = resumed.state()
+        resumed = an_engine(cells, Small(classes=2))
+        resumed.load_state(state)
+
+    for one, other in zip(straight, resumed.outcomes(), strict=True):
+        counts = one.counts()
+        broken = one.broken_by_part()
+        assert list(broken) == ["apgd-ce", "apgd-t-margin", "fab-t", "square"]
+        assert sum(broken.values()) == counts["clean_correct"] - counts["robust_s2"]
+        assert one.notes == other.notes
+        assert "DLR" in one.notes[0]
+        assert other.counts() == counts
+        assert other.broken_by_part() == broken
+        assert (other.classes, other.probabilities) == (2, False)
+
+
+def test_outputs_that_look_like_probabilities_are_told() -> None:
+    class Softmax(Small):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x).softmax(dim=1)
+
+    (outcome,) = run(an_engine([Cell(an_attack("fgsm-linf"), 0.1)], Softmax()))
+
+    assert outcome.probabilities
+    assert outcome.classes == 3
