@@ -164,11 +164,12 @@ def test_wrong_kafka_password_is_an_unavailable_bus(
 def test_kafka_under_an_unknown_authority_is_an_unavailable_bus(
     kafka: str, others: Certificates, caplog: pytest.LogCaptureFixture
 ) -> None:
+    # Records of its errors would hold the sockets.
+    caplog.set_level(logging.CRITICAL, "kafka")
     url = kafka_settings(kafka, cafile=others.authority).bus_url
     bus = KafkaBus.from_url(url, password=PASSWORD, timeout_s=4)
 
     refusal = refusal_of(bus)
-    caplog.clear()  # its records hold the errors that hold the sockets
     gc.collect()
 
     assert "security settings" in refusal
@@ -208,7 +209,7 @@ def test_s3_under_an_unknown_authority_is_an_unavailable_store(
     s3: str, others: Certificates
 ) -> None:
     for cafile in (None, others.authority):
-        with pytest.raises(StoreUnavailable) as raised:
+        with pytest.raises(StoreUnavailable, match="SSLError") as raised:
             open_store(s3_settings(s3, cafile)).read("key")
 
         assert_keeps_secrets(raised.value)
@@ -236,8 +237,8 @@ def postgres(certificates: Certificates) -> Iterator[str]:
 
 def postgres_url(url: str, cafile: Path, password: str = PASSWORD) -> str:
     options = urlencode({"sslmode": "verify-full", "sslrootcert": str(cafile)})
-    secret = quote(password, safe="")
-    return f"{url.replace(f'{USER}@', f'{USER}:{secret}@')}?{options}"
+    secret = f":{quote(password, safe='')}" if password else ""
+    return f"{url.replace(f'{USER}@', f'{USER}{secret}@')}?{options}"
 
 
 @pytest.mark.postgres
@@ -255,6 +256,18 @@ def test_postgres_with_tls_and_a_password_is_migrated_and_answers(
     assert PASSWORD in settings.secrets()
     assert PASSWORD not in found
     assert experiments == []
+
+
+@pytest.mark.postgres
+def test_postgres_password_may_come_in_a_variable_of_its_own(
+    postgres: str, certificates: Certificates, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PGPASSWORD", PASSWORD)
+    url = postgres_url(postgres, certificates.authority, password="")
+
+    migrate(create_engine(url))
+
+    assert PASSWORD not in url
 
 
 @pytest.mark.postgres

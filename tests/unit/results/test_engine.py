@@ -20,6 +20,7 @@ from overproof.results.repository import ResultsRepository
     ("url", "says"),
     [
         ("mysql://user:secret@host/name", "not supported"),
+        ("postgresql+psycopg2://user@host/name?password=secret", "PGPASSWORD"),
         ("no url at all", "cannot be read"),
         ("sqlite://", "names no file"),
         ("sqlite:///:memory:", "names no file"),

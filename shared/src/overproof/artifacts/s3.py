@@ -301,7 +301,9 @@ class S3Store(ArtifactStore):
         except S3Error as error:
             raise StoreUnavailable(self._refusal(what, str(error.code))) from None
         except (ServerError, InvalidResponseError, urllib3.exceptions.HTTPError) as error:
-            raise StoreUnavailable(self._refusal(what, type(error).__name__)) from None
+            cause = getattr(error, "reason", None)  # what the last of several attempts met
+            kind = type(cause if isinstance(cause, Exception) else error).__name__
+            raise StoreUnavailable(self._refusal(what, kind)) from None
 
     def _refusal(self, what: str, problem: str) -> str:
         return (

@@ -55,6 +55,7 @@ MIGRATION_LOCK = _EXCLUSIVE_LOCK + 2
 _SERIALIZATION_FAILURE, _DEADLOCK = "40001", "40P01"
 # A standby that was promoted away, and a schema that is not there yet: both pass.
 _PASSING = {"25006", "42P01"}
+_PASSWORDS = {"password", "sslpassword"}
 # A SQLite file that is none, or is damaged.
 _UNREADABLE = {sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT}
 
@@ -72,7 +73,8 @@ def create_engine(url: str) -> Engine:
             of a SQLite file is made if it is missing; it must not lie on a network file system.
 
     Raises:
-        SettingsError: another database, or its driver is not installed.
+        SettingsError: another database, its driver is not installed, or a password among the
+            options, where messages would show it.
     """
     try:
         parsed = make_url(url)
@@ -87,6 +89,11 @@ def create_engine(url: str) -> Engine:
         Path(parsed.database).parent.mkdir(parents=True, exist_ok=True)
         return _sqlite_engine(url)
     if backend == "postgresql":
+        if not _PASSWORDS.isdisjoint(parsed.query):
+            raise SettingsError(
+                "the database URL has a password among its options; write USER:PASSWORD@HOST, or "
+                "use PGPASSWORD or PGPASSFILE"
+            )
         return _postgres_engine(url)
     raise SettingsError(
         f"database {redact(url)!r} is not supported; use sqlite:///PATH or postgresql+psycopg2://…"
