@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from overproof.catalog.distillation import Count, Fraction, Positive, Strategy
+from overproof.catalog.fields import Count, Fraction, Positive, Strategy
 from overproof.core.registry import Params, PluginInfo, Registry
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pydantic import BaseModel
 
 from overproof.core.registry import Params, PluginInfo, Registry
-from overproof.core.spec import CellBody, DistilledSetBody, NetworkBody
+from overproof.core.spec import CellBody, DistilledSetBody, ExpertsBody, NetworkBody
 from overproof.core.states import JobKind
 
 
@@ -20,11 +20,14 @@ class TaskInfo(PluginInfo):
         body: model of a unit's body.
         varies: fields of the body in which units of one job may differ; units that agree in all
             others go into one job.
+        most_units: of one job, which bounds the memory and the checkpoints of a task whose units
+            are large; None for as many as a message holds.
     """
 
     kind: JobKind
     body: type[BaseModel]
     varies: frozenset[str] = frozenset()
+    most_units: int | None = None
     params: type[Params] = Params
 
 
@@ -61,6 +64,17 @@ for _info in (
         kind=JobKind.TRAIN,
         body=NetworkBody,
         varies=frozenset({"seed"}),
+    ),
+    TaskInfo(
+        name="experts",
+        target="overproof.handlers.experts:ExpertsHandler",
+        summary="train networks on the whole set and keep their parameters after every epoch",
+        source="Cazenavette et al., arXiv:2203.11932; mtt-distillation, buffer.py",
+        needs="overproof[ml]",
+        kind=JobKind.TRAIN,
+        body=ExpertsBody,
+        varies=frozenset({"seed"}),
+        most_units=10,
     ),
     TaskInfo(
         name="white-box",

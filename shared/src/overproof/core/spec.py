@@ -12,7 +12,16 @@ from pathlib import Path
 from typing import Annotated, Any, Self
 
 import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    model_serializer,
+    model_validator,
+)
 
 from overproof.core.faults import faults_of
 from overproof.core.ids import JOB_ID_PATTERN, UNIT_ID_PATTERN, GroupId, JobId, UnitId, job_id_of
@@ -71,13 +80,41 @@ class DistilledSetBody(_Frozen):
     """One distilled set: task `synthesis` of kind distill.
 
     `network` is what the method matches on; None for methods that need none, so that their sets
-    are shared by experiments with different networks.
+    are shared by experiments with different networks. `experts` are the units whose trajectories
+    the method follows; empty for methods that follow none.
     """
 
     dataset: DatasetSpec
     method: PluginRef
     network: PluginRef | None
     images_per_class: Annotated[int, Field(ge=1)]
+    seed: Seed
+    experts: tuple[Annotated[str, Field(pattern=UNIT_ID_PATTERN)], ...] = ()
+
+    @model_serializer(mode="wrap")
+    def _without_empty_experts(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        # Sets of methods without experts keep the ids that they had before there were experts.
+        plain: dict[str, Any] = handler(self)
+        if not self.experts:
+            del plain["experts"]
+        return plain
+
+
+class ExpertsBody(_Frozen):
+    """The trajectory of one expert: task `experts` of kind train.
+
+    A network trained on the whole set by plain SGD at a constant learning rate, whose parameters
+    are kept at the start and after each epoch. `strategy` is that of its augmentation.
+    """
+
+    dataset: DatasetSpec
+    network: PluginRef
+    epochs: Annotated[int, Field(ge=1)]
+    learning_rate: Annotated[float, Field(gt=0)]
+    momentum: Annotated[float, Field(ge=0, lt=1)]
+    weight_decay: Annotated[float, Field(ge=0)]
+    batch_size: Annotated[int, Field(ge=1)]
+    strategy: Name
     seed: Seed
 
 

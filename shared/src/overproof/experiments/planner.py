@@ -21,6 +21,7 @@ from overproof.catalog.models import MODELS
 from overproof.catalog.protocols import PROTOCOLS
 from overproof.catalog.suites import suite
 from overproof.catalog.tasks import task
+from overproof.catalog.trajectories import ExpertParams
 from overproof.core.canonical import canonical_json
 from overproof.core.faults import faults_of
 from overproof.core.ids import GroupId, UnitId, group_id_of, unit_id_of
@@ -31,6 +32,7 @@ from overproof.core.spec import (
     DatasetSpec,
     DistilledSetBody,
     ExperimentSpec,
+    ExpertsBody,
     JobSpec,
     NetworkBody,
     PluginRef,
@@ -90,9 +92,10 @@ def batch(units: Sequence[Unit]) -> list[JobSpec]:
         key = canonical_json({"kind": unit.kind, "task": unit.task, "fixed": fixed} | own)
         batches.setdefault(key, []).append(unit)
     return [
-        JobSpec.of(tuple(members[start : start + MAX_UNITS_PER_JOB]))
+        JobSpec.of(tuple(members[start : start + most]))
         for members in batches.values()
-        for start in range(0, len(members), MAX_UNITS_PER_JOB)
+        for most in [task(members[0].task).most_units or MAX_UNITS_PER_JOB]
+        for start in range(0, len(members), most)
     ]
 
 
@@ -233,13 +236,17 @@ class _Builder:
 
 @dataclass(frozen=True)
 class _TrainingSet:
-    """What networks are trained on: distilled sets by seed, or a whole data set."""
+    """What networks are trained on: distilled sets by seed, or a whole data set.
+
+    `experts` are the units that the distilled sets need.
+    """
 
     source: DatasetSpec
     method: PluginRef | None = None
     matching_network: PluginRef | None = None
     images_per_class: int | None = None
     distilled: Mapping[int, Unit] = field(default_factory=dict)
+    experts: Sequence[Unit] = ()
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -258,6 +265,8 @@ def _training_sets(spec: ExperimentSpec, source: DatasetSpec) -> list[_TrainingS
     for method in spec.methods:
         network_free = NETWORK_FREE in DISTILLATION.get(method.name).tags
         network = None if network_free else spec.matching_network
+        experts = _experts(source, method, network)
+        expert_ids = tuple(UnitId(expert.id) for expert in experts)
         for images_per_class in spec.images_per_class:
             distilled = {
                 seed: make_unit(
@@ -268,13 +277,44 @@ def _training_sets(spec: ExperimentSpec, source: DatasetSpec) -> list[_TrainingS
                         network=network,
                         images_per_class=images_per_class,
                         seed=seed,
+                        experts=expert_ids,
                     ),
                     plugins=[(DISTILLATION, method), (MODELS, network)],
+                    needs=expert_ids,
                 )
                 for seed in spec.seeds
             }
-            sets.append(_TrainingSet(source, method, network, images_per_class, distilled))
+            sets.append(_TrainingSet(source, method, network, images_per_class, distilled, experts))
     return sets
+
+
+def _experts(source: DatasetSpec, method: PluginRef, network: PluginRef | None) -> list[Unit]:
+    """The experts whose trajectories `method` follows; shared by all sets that ask for the same.
+
+    They know nothing of the method, the images per class and the seed of the set, nor of a test
+    set.
+    """
+    params = DISTILLATION.resolve(method)
+    if not isinstance(params, ExpertParams) or network is None:
+        return []
+    return [
+        make_unit(
+            "experts",
+            ExpertsBody(
+                dataset=source.model_copy(update={"test_subset_per_class": None}),
+                network=network,
+                epochs=params.expert_epochs,
+                learning_rate=params.expert_learning_rate,
+                momentum=params.expert_momentum,
+                weight_decay=params.expert_weight_decay,
+                batch_size=params.expert_batch,
+                strategy=params.strategy,
+                seed=seed,
+            ),
+            plugins=[(MODELS, network)],
+        )
+        for seed in range(params.experts)
+    ]
 
 
 def _plain(model: BaseModel | None) -> Any:
@@ -306,6 +346,8 @@ def _add_networks(
     }
     group = group_id_of(facts)
     builder.groups[group] = facts
+    for expert in training_set.experts:
+        builder.add(expert)
     trained_on: list[tuple[str | DatasetSpec, Sequence[UnitId], Sequence[int]]] = [
         (unit.id, [builder.add(unit)], spec.network_seeds or (seed,))
         for seed, unit in training_set.distilled.items()

@@ -15,7 +15,8 @@ from overproof.runtime.handler import JobContext, JobHandler, UnitOutput
 class SynthesisHandler(JobHandler):
     """One unit, one distilled set.
 
-    File `images`: safetensors with `images` (K · n, C, H, W) float32 pixels and `labels` int64.
+    File `images`: safetensors with `images` (K · n, C, H, W) float32 pixels and `labels` int64;
+    of some methods `logits` (K · n, K) float32 and `learning_rate`.
     Result: `images`, `steps`, `loss` (of the last step, null without one); `cost.seconds`.
     """
 
@@ -36,6 +37,7 @@ class SynthesisHandler(JobHandler):
                 images_per_class=body.images_per_class,
                 seed=body.seed,
                 device=device,
+                experts=[context.input(UnitId(each), "trajectory") for each in body.experts],
                 rows_at_once=2 * rows_at_once(context),
             ),
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from overproof.catalog.protocols import PROTOCOLS
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 class NetworksHandler(JobHandler):
     """Units that differ only in their seeds, trained side by side.
+
+    By the protocol, but for what a distilled set brings along: soft labels and a learning rate.
 
     Files `weights`: safetensors of the network with its normalisation; `predictions`: safetensors
     with `label` and `prediction` (N,) int64 over the test set.
@@ -43,10 +46,13 @@ class NetworksHandler(JobHandler):
         body = bodies[0]
         device = pick_device(context.device)
         test_set = load_dataset(body.test_set, context)
-        images, labels = _training_set(body, test_set, context)
+        images, labels, targets, learning_rate = _training_set(body, test_set, context)
         recipe = PROTOCOLS.load(body.protocol.name)(
             PROTOCOLS.resolve(body.protocol), mirrors=test_set.mirrors
         )
+        if learning_rate is not None:
+            recipe = replace(recipe, learning_rate=learning_rate)
+            context.note(learning_rate=learning_rate)
         networks = [build(body.network, test_set.facts, each.seed) for each in bodies]
         means, reason = choose_means(
             networks[0].network,
@@ -60,7 +66,7 @@ class NetworksHandler(JobHandler):
             networks,
             [each.seed for each in bodies],
             images,
-            labels,
+            targets,
             recipe,
             means=means,
             device=device,
@@ -101,13 +107,18 @@ class NetworksHandler(JobHandler):
 
 def _training_set(
     body: NetworkBody, test_set: Dataset, context: JobContext
-) -> tuple[Tensor, Tensor]:
-    """Images and labels that the networks see: a distilled set, or a data set's training part."""
+) -> tuple[Tensor, Tensor, Tensor, float | None]:
+    """What the networks see: a distilled set, or a data set's training part.
+
+    Returns:
+        Images, class indices, what is trained towards (class indices or probabilities), and the
+        learning rate that came with the images, None without one.
+    """
     from overproof.ml.distill.base import DistilledSet
 
     if isinstance(body.training_set, DatasetSpec):
         whole = load_dataset(body.training_set, context)
-        return whole.train_images, whole.train_labels
+        return whole.train_images, whole.train_labels, whole.train_labels, None
     path = context.input(UnitId(body.training_set), "images")
-    distilled = DistilledSet.read(path, test_set.facts)
-    return distilled.images, distilled.labels
+    made = DistilledSet.read(path, test_set.facts)
+    return made.images, made.labels, made.targets, made.learning_rate

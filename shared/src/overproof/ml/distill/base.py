@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
@@ -15,7 +16,7 @@ from torch import Tensor
 
 from overproof.core.registry import Params
 from overproof.core.spec import PluginRef
-from overproof.errors import InvalidData, InvalidSpec, MalformedArtifact, NonFiniteLoss
+from overproof.errors import InvalidData, InvalidSpec, MalformedArtifact, NonFiniteLoss, ShapeError
 from overproof.ml.datasets.base import Dataset
 from overproof.ml.models.base import Normalized, build
 from overproof.ml.shapes import ImageFacts, check_images, check_labels
@@ -33,14 +34,30 @@ class DistilledSet:
         images: (K · n, C, H, W) float32 pixels, class after class. Real pixels lie in [0, 1];
             optimised ones may leave it, and are not clamped: what is outside carries signal.
         labels: (K · n,) int64, n times 0, then n times 1, …
+        logits: (K · n, K) float32, whose softmax are the soft labels that networks are trained
+            with; None for training with `labels`.
+        learning_rate: that networks are to be trained with, found along with the images; None to
+            leave it to the protocol.
     """
 
     images: Tensor
     labels: Tensor
+    logits: Tensor | None = None
+    learning_rate: float | None = None
+
+    @property
+    def targets(self) -> Tensor:
+        """What networks are trained towards: class indices (N,), or probabilities (N, K)."""
+        return self.labels if self.logits is None else self.logits.softmax(dim=1)
 
     def write(self, path: Path) -> None:
         """Write the set to `path` as safetensors; equal sets give equal bytes."""
-        save_file({"images": self.images.contiguous(), "labels": self.labels}, path)
+        tensors = {"images": self.images.contiguous(), "labels": self.labels}
+        if self.logits is not None:
+            tensors["logits"] = self.logits.contiguous()
+        if self.learning_rate is not None:
+            tensors["learning_rate"] = torch.tensor(self.learning_rate, dtype=torch.float64)
+        save_file(tensors, path)
 
     @classmethod
     def read(cls, path: Path, facts: ImageFacts) -> DistilledSet:
@@ -62,7 +79,18 @@ class DistilledSet:
             raise InvalidData(f"{path}: {error}") from None
         if not bool(images.isfinite().all()):
             raise InvalidData(f"{path} has pixels that are not finite")
-        return cls(images=images, labels=labels)
+        logits = tensors.get("logits")
+        if logits is not None and logits.shape != (len(images), facts.classes):
+            raise ShapeError(
+                f"{path}: soft labels of {len(images)} images and {facts.classes} classes cannot "
+                f"be {tuple(logits.shape)}"
+            )
+        if logits is not None and not bool(logits.isfinite().all()):
+            raise InvalidData(f"{path} has soft labels that are not finite")
+        learning_rate = float(tensors["learning_rate"]) if "learning_rate" in tensors else None
+        if learning_rate is not None and not 0 < learning_rate < math.inf:
+            raise InvalidData(f"{path}: a learning rate must be positive, not {learning_rate}")
+        return cls(images=images, labels=labels, logits=logits, learning_rate=learning_rate)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,6 +104,7 @@ class Problem:
         images_per_class: n, at least 1.
         seed: of all random draws.
         device: where to compute.
+        experts: files with the trajectories of experts, for methods that follow them.
         rows_at_once: most images sent through a network at once where that is free to choose;
             bounds memory.
     """
@@ -85,6 +114,7 @@ class Problem:
     images_per_class: int
     seed: int
     device: torch.device
+    experts: Sequence[Path] = ()
     rows_at_once: int = 512
 
     def build(self, *labels: str | int) -> Normalized:

@@ -36,7 +36,8 @@ class Fleet(ABC):
         """One step of SGD for each network.
 
         Args:
-            batches: for each network (B, C, H, W) normalised images and (B,) int64 labels; one B.
+            batches: for each network (B, C, H, W) normalised images and labels, (B,) int64
+                classes or (B, K) float32 probabilities; one B.
             learning_rate: of this step.
 
         Returns:

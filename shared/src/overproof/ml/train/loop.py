@@ -30,7 +30,7 @@ class Training:
         networks: one for each seed, on the CPU; moved to `device` and trained in place.
         seeds: one for each network.
         images: (N, C, H, W), uint8 or float32 pixels.
-        labels: (N,) int64.
+        labels: (N,) int64 classes, or (N, K) float32 probabilities.
         recipe: see `protocols`.
         means: see `means.choose_means`.
         device: where to train.
