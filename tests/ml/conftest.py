@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,6 +13,10 @@ from overproof.ml.datasets.base import Dataset, load
 from overproof.ml.distill.base import Problem
 from overproof.ml.models.base import Normalized, build
 from overproof.ml.shapes import ImageFacts
+from overproof.ml.train.experts import ExpertTraining, write_trajectory
+from overproof.ml.train.loop import Training
+from overproof.ml.train.means import Means
+from overproof.ml.train.protocols import Recipe
 
 CPU = torch.device("cpu")
 
@@ -37,8 +42,49 @@ def small_convnet() -> PluginRef:
 
 
 @pytest.fixture(scope="session")
-def problem(digits: Dataset, small_convnet: PluginRef) -> Problem:
-    return Problem(dataset=digits, network=small_convnet, images_per_class=2, seed=3, device=CPU)
+def experts(
+    digits: Dataset, small_convnet: PluginRef, tmp_path_factory: pytest.TempPathFactory
+) -> list[Path]:
+    """Trajectories of two experts over three epochs."""
+    seeds = (0, 1)
+    recipe = Recipe(
+        epochs=3,
+        drop_at=3,
+        learning_rate=0.05,
+        momentum=0.0,
+        weight_decay=0.0,
+        batch_size=64,
+        families=(),
+    )
+    training = ExpertTraining(
+        Training(
+            [build(small_convnet, digits.facts, seed, "expert") for seed in seeds],
+            seeds,
+            digits.train_images,
+            digits.train_labels,
+            recipe,
+            means=Means.EAGER,
+            device=CPU,
+        )
+    )
+    for epoch in range(training.total_steps):
+        training.step(epoch)
+    paths = [tmp_path_factory.mktemp("experts") / str(seed) for seed in seeds]
+    for path, trajectory in zip(paths, training.trajectories, strict=True):
+        write_trajectory(trajectory, path)
+    return paths
+
+
+@pytest.fixture(scope="session")
+def problem(digits: Dataset, small_convnet: PluginRef, experts: list[Path]) -> Problem:
+    return Problem(
+        dataset=digits,
+        network=small_convnet,
+        images_per_class=2,
+        seed=3,
+        device=CPU,
+        experts=experts,
+    )
 
 
 @pytest.fixture

@@ -11,8 +11,16 @@ import torch
 
 from overproof.catalog.distillation import DISTILLATION
 from overproof.core.spec import PluginRef
-from overproof.errors import InvalidData, InvalidSpec, MalformedArtifact, NonFiniteLoss
+from overproof.errors import InvalidData, InvalidSpec, MalformedArtifact, NonFiniteLoss, ShapeError
 from overproof.ml.distill.base import DistillationMethod, DistilledSet, Problem
+
+FOLLOWING = {
+    "iterations": 3,
+    "inner_steps": 2,
+    "matched_epochs": 1,
+    "start_epochs": 2,
+    "learning_rate": 1.0,
+}
 
 # A new method is a row: parameters for a run of a second, and whether it optimises its images.
 ROWS: dict[str, tuple[dict[str, Any], bool]] = {
@@ -29,8 +37,13 @@ ROWS: dict[str, tuple[dict[str, Any], bool]] = {
         {"iterations": 2, "outer_loop": 2, "inner_loop": 1, "real_batch": 8},
         True,
     ),
+    "trajectory-matching": (FOLLOWING, True),
+    "tesla": (FOLLOWING, True),
+    "difficulty-alignment": (FOLLOWING | {"threshold": 10.0}, True),
 }
 OPTIMISING = [name for name, (_, optimises) in ROWS.items() if optimises]
+# These measure each step by another expert.
+MATCHING = [name for name in OPTIMISING if not FOLLOWING.items() <= ROWS[name][0].items()]
 
 
 def a_method(name: str, problem: Problem, **over: Any) -> DistillationMethod[Any]:
@@ -99,7 +112,9 @@ def test_work_leaves_the_global_generator_alone(name: str, problem: Problem) -> 
 
 
 @pytest.mark.parametrize("name", ROWS)
-def test_run_resumed_after_every_step_equals_the_straight_run(name: str, problem: Problem) -> None:
+def test_run_resumed_after_every_step_equals_the_straight_run(
+    name: str, problem: Problem, tmp_path: Path
+) -> None:
     straight = a_method(name, problem)
     resumed = a_method(name, problem)
 
@@ -110,10 +125,12 @@ def test_run_resumed_after_every_step_equals_the_straight_run(name: str, problem
         resumed.step(index)
         straight.step(index)
 
-    assert torch.equal(resumed.result().images, straight.result().images)
+    straight.result().write(tmp_path / "straight")
+    resumed.result().write(tmp_path / "resumed")
+    assert (tmp_path / "resumed").read_bytes() == (tmp_path / "straight").read_bytes()
 
 
-@pytest.mark.parametrize("name", OPTIMISING)
+@pytest.mark.parametrize("name", MATCHING)
 def test_loss_falls(name: str, problem: Problem) -> None:
     few = {"iterations": 10} | ({} if name == "distribution-matching" else {"outer_loop": 1})
     method = a_method(name, problem, **few, strategy="none", init="noise")
@@ -154,6 +171,20 @@ def test_distilled_set_survives_its_file(problem: Problem, tmp_path: Path) -> No
 
     assert torch.equal(read.images, made.images)
     assert torch.equal(read.labels, made.labels)
+    assert (read.logits, read.learning_rate) == (None, None)
+
+
+def test_learned_labels_and_rate_survive_their_file(problem: Problem, tmp_path: Path) -> None:
+    made = run(a_method("difficulty-alignment", problem))
+    assert made.logits is not None
+
+    made.write(tmp_path / "set")
+    read = DistilledSet.read(tmp_path / "set", problem.dataset.facts)
+
+    assert read.logits is not None
+    assert torch.equal(read.logits, made.logits)
+    assert read.learning_rate == made.learning_rate
+    assert torch.equal(read.targets, made.logits.softmax(dim=1))
 
 
 def test_file_that_is_no_distilled_set_is_refused(problem: Problem, tmp_path: Path) -> None:
@@ -169,3 +200,19 @@ def test_file_that_is_no_distilled_set_is_refused(problem: Problem, tmp_path: Pa
         DistilledSet.read(tmp_path / "nan", problem.dataset.facts)
     with pytest.raises(InvalidData, match="labels"):
         DistilledSet.read(tmp_path / "label", problem.dataset.facts)
+
+
+def test_soft_labels_and_rates_that_fit_no_set_are_refused(
+    problem: Problem, tmp_path: Path
+) -> None:
+    whole = DistilledSet(torch.zeros(1, 1, 8, 8), torch.tensor([3]))
+    replace(whole, logits=torch.zeros(1, 9)).write(tmp_path / "classes")
+    replace(whole, logits=torch.full((1, 10), torch.inf)).write(tmp_path / "infinite")
+    replace(whole, learning_rate=-0.1).write(tmp_path / "rate")
+
+    with pytest.raises(ShapeError, match="1 images and 10 classes"):
+        DistilledSet.read(tmp_path / "classes", problem.dataset.facts)
+    with pytest.raises(InvalidData, match="not finite"):
+        DistilledSet.read(tmp_path / "infinite", problem.dataset.facts)
+    with pytest.raises(InvalidData, match=r"must be positive, not -0\.1"):
+        DistilledSet.read(tmp_path / "rate", problem.dataset.facts)

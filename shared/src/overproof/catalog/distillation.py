@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Literal
 
-from pydantic import Field
-
+from overproof.catalog.fields import Count, Fraction, Positive, Strategy
+from overproof.catalog.trajectories import (
+    DifficultyAlignmentParams,
+    TrajectoryParams,
+    TruncatedTrajectoryParams,
+)
 from overproof.core.registry import Params, PluginInfo, Registry
-
-Count = Annotated[int, Field(ge=1)]
-Positive = Annotated[float, Field(gt=0)]
-Fraction = Annotated[float, Field(ge=0, lt=1)]
-
-# `auto`: colour, crop, cutout, flip, scale, rotate; without flip where mirroring changes the class.
-Strategy = Annotated[
-    str,
-    Field(
-        pattern=r"^(auto|none|(color|crop|cutout|flip|scale|rotate)(_(color|crop|cutout|flip|scale|rotate))*)$"
-    ),
-]
-
 
 # Tag of methods that look at no network: none enters the ids of their sets.
 NETWORK_FREE = "network-free"
@@ -156,6 +147,32 @@ for _info in (
         source="Zhao & Bilen, arXiv:2102.08259; VICO-UoE/DatasetCondensation, main.py",
         needs="overproof[ml]",
         aliases=("dsa",),
+    ),
+    PluginInfo(
+        name="trajectory-matching",
+        target="overproof.ml.distill.trajectory_matching:TrajectoryMatching",
+        params=TrajectoryParams,
+        summary="lead a student along the trajectories of experts, by the exact gradient",
+        source="Cazenavette et al., arXiv:2203.11932; GeorgeCazenavette/mtt-distillation",
+        needs="overproof[ml]",
+        aliases=("mtt",),
+    ),
+    PluginInfo(
+        name="tesla",
+        target="overproof.ml.distill.trajectory_matching:TrajectoryMatching",
+        params=TruncatedTrajectoryParams,
+        summary="trajectory matching by a truncated gradient, with soft labels of experts if asked",
+        source="Cui et al., arXiv:2211.10586; justincui03/tesla, distill.py",
+        needs="overproof[ml]",
+    ),
+    PluginInfo(
+        name="difficulty-alignment",
+        target="overproof.ml.distill.difficulty_alignment:DifficultyAlignment",
+        params=DifficultyAlignmentParams,
+        summary="trajectory matching in a range of epochs that fits the size, with learned labels",
+        source="Guo et al., arXiv:2310.05773; NUS-HPC-AI-Lab/DATM",
+        needs="overproof[ml]",
+        aliases=("datm",),
     ),
 ):
     DISTILLATION.add(_info)

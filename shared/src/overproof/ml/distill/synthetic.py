@@ -42,7 +42,8 @@ class SyntheticImages:
     Args:
         problem: seed, device, number of images.
         real: where `init: real` takes its images from.
-        init: `real` for n different images of each class, `noise` for standard normal values.
+        init: `real` for n different images of each class, `noise` for standard normal values; or
+            (K, n) int64, the numbers of real images.
         normalizer: converts between pixels and normalised space.
 
     Attributes:
@@ -53,13 +54,15 @@ class SyntheticImages:
         self,
         problem: Problem,
         real: RealImages,
-        init: Literal["real", "noise"],
+        init: Literal["real", "noise"] | Tensor,
         normalizer: Normalized,
     ) -> None:
         stream = generator(problem.seed, "initial-images")
         facts = problem.dataset.facts
         self._normalizer = normalizer
-        if init == "real":
+        if isinstance(init, Tensor):
+            self.values = normalizer.normalize(real.pixels(init))
+        elif init == "real":
             numbers = real.draw(problem.images_per_class, stream)
             self.values = normalizer.normalize(real.pixels(numbers))
         else:
@@ -72,12 +75,22 @@ class SyntheticImages:
         self._velocity.mul_(momentum).add_(gradient)
         self.values.add_(self._velocity, alpha=-learning_rate)
 
-    def distilled(self) -> DistilledSet:
-        """The images as pixels, not clamped, with their labels; on the CPU."""
+    def distilled(
+        self, *, logits: Tensor | None = None, learning_rate: float | None = None
+    ) -> DistilledSet:
+        """The images as pixels, not clamped, with their labels; on the CPU.
+
+        Args:
+            logits: soft labels of the set, None without.
+            learning_rate: that the set carries, None without.
+        """
         classes, images_per_class = self.values.shape[:2]
         pixels = self._normalizer.denormalize(self.values)
         return DistilledSet(
-            images=pixels.flatten(0, 1).cpu(), labels=labels_of(classes, images_per_class)
+            images=pixels.flatten(0, 1).cpu(),
+            labels=labels_of(classes, images_per_class),
+            logits=logits,
+            learning_rate=learning_rate,
         )
 
     def state(self) -> dict[str, Tensor]:
