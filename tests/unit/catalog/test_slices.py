@@ -29,6 +29,19 @@ def test_parameters_that_differ_come_in_the_order_of_the_catalog() -> None:
     assert cell_label(attack, "8/255") == "pgd-linf[steps=20,random_start=false]@8/255"
 
 
+def test_preset_stands_for_the_parameters_that_it_sets() -> None:
+    attack = PluginRef(name="aa", params={"preset": "torchattacks", "queries": 50})
+
+    assert label(ATTACKS.canonical(attack)) == "autoattack-linf[preset=torchattacks,queries=50]"
+    assert label(attack) == "autoattack-linf[preset=torchattacks,queries=50]"
+
+
+def test_parameters_of_another_version_are_shown_against_the_defaults() -> None:
+    attack = PluginRef(name="pgd", params={"steps": 10, "step_size": "1/255", "gone": 1})
+
+    assert label(attack) == "pgd-linf[step_size=1/255]"
+
+
 def test_alias_is_shown_under_its_proper_name() -> None:
     assert label(PluginRef(name="pgd")) == "pgd-linf"
 

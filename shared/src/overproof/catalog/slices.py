@@ -10,8 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Self
 
+from pydantic import ValidationError
+
 from overproof.catalog.attacks import ATTACKS
-from overproof.core.registry import Registry
+from overproof.core.registry import Params, Registry
 from overproof.core.semantics import Semantics
 from overproof.core.spec import PluginRef, Scalar
 from overproof.core.threat import epsilon_value
@@ -59,27 +61,35 @@ class Slice:
 def plugin_label(registry: Registry, ref: PluginRef) -> str:
     """The plug-in's name and, in brackets, the parameters that differ from its defaults.
 
-    Parameters come in the order in which the catalog declares them. A plug-in that is not in the
-    catalog (it is installed elsewhere) shows all of its parameters.
+    Where a preset sets others, it stands for them. Parameters come in the order in which the
+    catalog declares them. A plug-in that is not in the catalog (it is installed elsewhere) shows
+    all of its parameters.
     """
     try:
         info = registry.get(ref.name)
     except UnknownPlugin:
         return _labelled(ref.name, ref.params)
-    fields = info.params.model_fields
-    return _labelled(
-        info.name,
-        {
-            name: ref.params[name]
-            for name in fields
-            if name in ref.params and ref.params[name] != fields[name].default
-        },
-    )
+    shown = {
+        name: ref.params[name]
+        for name in info.params.model_fields
+        if name in ref.params and not _follows(info.params, ref.params, name)
+    }
+    return _labelled(info.name, shown)
 
 
 def cell_label(attack: PluginRef, epsilon: str) -> str:
     """The label of a cell, e.g. `pgd-linf[steps=20]@8/255`."""
     return f"{plugin_label(ATTACKS, attack)}@{epsilon}"
+
+
+def _follows(model: type[Params], params: Mapping[str, Scalar], name: str) -> bool:
+    """Whether the parameter would have its value if it were not given."""
+    rest = {other: value for other, value in params.items() if other != name}
+    try:
+        filled_in: object = getattr(model.model_validate(rest), name)
+    except ValidationError:  # it has no default, or others are of an older version
+        filled_in = model.model_fields[name].default
+    return filled_in == params[name]
 
 
 def _labelled(name: str, params: Mapping[str, Scalar]) -> str:
