@@ -22,6 +22,16 @@ FOLLOWING = {
     "learning_rate": 1.0,
 }
 
+ON_CANVASES = {
+    "iterations": 2,
+    "outer_loop": 2,
+    "real_batch": 8,
+    "network_images": 16,
+    "network_batch": 16,
+    "distance": "layerwise-cosine",
+    "learning_rate": 0.03,
+}
+
 # A new method is a row: parameters for a run of a second, and whether it optimises its images.
 ROWS: dict[str, tuple[dict[str, Any], bool]] = {
     "random": ({}, False),
@@ -37,10 +47,18 @@ ROWS: dict[str, tuple[dict[str, Any], bool]] = {
         {"iterations": 2, "outer_loop": 2, "inner_loop": 1, "real_batch": 8},
         True,
     ),
+    "efficient-parameterization": (ON_CANVASES, True),
+    "representative-matching": (ON_CANVASES | {"clusters": 5, "rounds": 3}, True),
+    "improved-distribution-matching": (
+        {"iterations": 4, "real_batch": 8, "interval": 2, "training_steps": 1, "networks": 4},
+        True,
+    ),
     "trajectory-matching": (FOLLOWING, True),
     "tesla": (FOLLOWING, True),
     "difficulty-alignment": (FOLLOWING | {"threshold": 10.0}, True),
 }
+# Its cross entropy gains weight with the accuracy of the networks.
+FALLING = {"improved-distribution-matching": {"entropy_weight": 0.0, "learning_rate": 3.0}}
 OPTIMISING = [name for name, (_, optimises) in ROWS.items() if optimises]
 # These measure each step by another expert.
 MATCHING = [name for name in OPTIMISING if not FOLLOWING.items() <= ROWS[name][0].items()]
@@ -132,8 +150,8 @@ def test_run_resumed_after_every_step_equals_the_straight_run(
 
 @pytest.mark.parametrize("name", MATCHING)
 def test_loss_falls(name: str, problem: Problem) -> None:
-    few = {"iterations": 10} | ({} if name == "distribution-matching" else {"outer_loop": 1})
-    method = a_method(name, problem, **few, strategy="none", init="noise")
+    few = {"iterations": 10} | ({"outer_loop": 1} if "outer_loop" in ROWS[name][0] else {})
+    method = a_method(name, problem, **few | FALLING.get(name, {}), strategy="none", init="noise")
 
     losses = [method.step(index)["loss"] for index in range(method.total_steps)]
 
@@ -156,7 +174,17 @@ def test_method_that_needs_a_network_says_so(name: str, problem: Problem) -> Non
 
 
 @pytest.mark.parametrize(
-    "name", ["random", "herding", "k-center", "k-means", "distribution-matching"]
+    "name",
+    [
+        "random",
+        "herding",
+        "k-center",
+        "k-means",
+        "distribution-matching",
+        "efficient-parameterization",
+        "representative-matching",
+        "improved-distribution-matching",
+    ],
 )
 def test_more_images_than_the_smallest_class_has_are_refused(name: str, problem: Problem) -> None:
     with pytest.raises(InvalidData, match="class 0 has 20 training images"):
@@ -171,6 +199,7 @@ def test_distilled_set_survives_its_file(problem: Problem, tmp_path: Path) -> No
 
     assert torch.equal(read.images, made.images)
     assert torch.equal(read.labels, made.labels)
+    assert read.canvas_factor == 1
     assert (read.logits, read.learning_rate) == (None, None)
 
 
@@ -187,12 +216,32 @@ def test_learned_labels_and_rate_survive_their_file(problem: Problem, tmp_path: 
     assert torch.equal(read.targets, made.logits.softmax(dim=1))
 
 
+def test_canvases_survive_their_file_and_are_decoded_for_training(
+    problem: Problem, tmp_path: Path
+) -> None:
+    made = run(a_method("efficient-parameterization", problem))
+
+    made.write(tmp_path / "set")
+    read = DistilledSet.read(tmp_path / "set", problem.dataset.facts)
+    decoded = read.decoded()
+
+    assert read.canvas_factor == 2
+    assert torch.equal(read.images, made.images)
+    assert decoded.images.shape == (80, 1, 8, 8)
+    assert decoded.labels.tolist() == [label for label in range(10) for _ in range(8)]
+    assert decoded.canvas_factor == 1
+    assert decoded.decoded() is decoded
+
+
 def test_file_that_is_no_distilled_set_is_refused(problem: Problem, tmp_path: Path) -> None:
     (tmp_path / "set").write_bytes(b"not safetensors")
     DistilledSet(torch.full((1, 1, 8, 8), torch.nan), torch.zeros(1, dtype=torch.int64)).write(
         tmp_path / "nan"
     )
     DistilledSet(torch.zeros(1, 1, 8, 8), torch.tensor([10])).write(tmp_path / "label")
+    DistilledSet(torch.zeros(1, 1, 8, 8), torch.tensor([1]), canvas_factor=9).write(
+        tmp_path / "canvas"
+    )
 
     with pytest.raises(MalformedArtifact, match="not a distilled set"):
         DistilledSet.read(tmp_path / "set", problem.dataset.facts)
@@ -200,6 +249,8 @@ def test_file_that_is_no_distilled_set_is_refused(problem: Problem, tmp_path: Pa
         DistilledSet.read(tmp_path / "nan", problem.dataset.facts)
     with pytest.raises(InvalidData, match="labels"):
         DistilledSet.read(tmp_path / "label", problem.dataset.facts)
+    with pytest.raises(InvalidData, match="8 × 8 pixels has no factor 9"):
+        DistilledSet.read(tmp_path / "canvas", problem.dataset.facts)
 
 
 def test_soft_labels_and_rates_that_fit_no_set_are_refused(

@@ -4,6 +4,12 @@ from __future__ import annotations
 
 from typing import Literal
 
+from overproof.catalog.canvases import (
+    DistanceName,
+    ImprovedMatchingParams,
+    ParameterizationParams,
+    RepresentativeParams,
+)
 from overproof.catalog.fields import Count, Fraction, Positive, Strategy
 from overproof.catalog.trajectories import (
     DifficultyAlignmentParams,
@@ -70,7 +76,7 @@ class GradientMatchingParams(Params):
     momentum: Fraction = 0.5
     network_learning_rate: Positive = 0.01
     network_batch: Count = 256
-    distance: Literal["layerwise-cosine", "squared", "cosine"] = "layerwise-cosine"
+    distance: DistanceName = "layerwise-cosine"
     init: Literal["real", "noise"] = "noise"
     strategy: Strategy = "none"
 
@@ -147,6 +153,33 @@ for _info in (
         source="Zhao & Bilen, arXiv:2102.08259; VICO-UoE/DatasetCondensation, main.py",
         needs="overproof[ml]",
         aliases=("dsa",),
+    ),
+    PluginInfo(
+        name="efficient-parameterization",
+        target="overproof.ml.distill.parameterization:EfficientParameterization",
+        params=ParameterizationParams,
+        summary="gradient matching of canvases that hold several images each",
+        source="Kim et al., arXiv:2205.14959; snu-mllab/Efficient-Dataset-Condensation",
+        needs="overproof[ml]",
+        aliases=("idc",),
+    ),
+    PluginInfo(
+        name="representative-matching",
+        target="overproof.ml.distill.representative_matching:RepresentativeMatching",
+        params=RepresentativeParams,
+        summary="IDC with real batches from the centres of clusters",
+        source="Liu et al., arXiv:2302.14416; lyq312318224/DREAM, condense.py",
+        needs="overproof[ml]",
+        aliases=("dream",),
+    ),
+    PluginInfo(
+        name="improved-distribution-matching",
+        target="overproof.ml.distill.improved_matching:ImprovedMatching",
+        params=ImprovedMatchingParams,
+        summary="match features of canvases under a queue of trained networks",
+        source="Zhao et al., arXiv:2307.09742; uitrbn/IDM",
+        needs="overproof[ml]",
+        aliases=("idm",),
     ),
     PluginInfo(
         name="trajectory-matching",

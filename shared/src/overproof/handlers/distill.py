@@ -17,7 +17,9 @@ class SynthesisHandler(JobHandler):
 
     File `images`: safetensors with `images` (K · n, C, H, W) float32 pixels and `labels` int64;
     of some methods `logits` (K · n, K) float32 and `learning_rate`.
-    Result: `images`, `steps`, `loss` (of the last step, null without one); `cost.seconds`.
+    Of others `canvas_factor` m, when each image is a canvas of m × m images.
+    Result: `images` (that are stored), `training_images` (that networks see), `steps`, `loss` (of
+    the last step, null without one); `cost.seconds`.
     """
 
     def run(self, job: JobSpec, context: JobContext) -> Mapping[UnitId, UnitOutput]:
@@ -47,6 +49,7 @@ class SynthesisHandler(JobHandler):
         distilled.write(path)
         result = {
             "images": len(distilled.images),
+            "training_images": len(distilled.images) * distilled.canvas_factor**2,
             "steps": method.total_steps,
             "loss": method.loss,
             "cost": {"seconds": seconds},

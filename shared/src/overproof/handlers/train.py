@@ -120,5 +120,5 @@ def _training_set(
         whole = load_dataset(body.training_set, context)
         return whole.train_images, whole.train_labels, whole.train_labels, None
     path = context.input(UnitId(body.training_set), "images")
-    made = DistilledSet.read(path, test_set.facts)
+    made = DistilledSet.read(path, test_set.facts).decoded()
     return made.images, made.labels, made.targets, made.learning_rate

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -18,6 +18,7 @@ from overproof.core.registry import Params
 from overproof.core.spec import PluginRef
 from overproof.errors import InvalidData, InvalidSpec, MalformedArtifact, NonFiniteLoss, ShapeError
 from overproof.ml.datasets.base import Dataset
+from overproof.ml.distill.canvas import decode
 from overproof.ml.models.base import Normalized, build
 from overproof.ml.shapes import ImageFacts, check_images, check_labels
 
@@ -38,17 +39,32 @@ class DistilledSet:
             with; None for training with `labels`.
         learning_rate: that networks are to be trained with, found along with the images; None to
             leave it to the protocol.
+        canvas_factor: m; each image is a canvas of m × m images, see `canvas`; 1 for plain ones.
     """
 
     images: Tensor
     labels: Tensor
     logits: Tensor | None = None
     learning_rate: float | None = None
+    canvas_factor: int = 1
 
     @property
     def targets(self) -> Tensor:
         """What networks are trained towards: class indices (N,), or probabilities (N, K)."""
         return self.labels if self.logits is None else self.logits.softmax(dim=1)
+
+    def decoded(self) -> DistilledSet:
+        """What networks are trained on: the images on the canvases, those of one side by side."""
+        if self.canvas_factor == 1:
+            return self
+        each = self.canvas_factor**2
+        return replace(
+            self,
+            images=decode(self.images, self.canvas_factor),
+            labels=self.labels.repeat_interleave(each),
+            logits=None if self.logits is None else self.logits.repeat_interleave(each, dim=0),
+            canvas_factor=1,
+        )
 
     def write(self, path: Path) -> None:
         """Write the set to `path` as safetensors; equal sets give equal bytes."""
@@ -57,6 +73,8 @@ class DistilledSet:
             tensors["logits"] = self.logits.contiguous()
         if self.learning_rate is not None:
             tensors["learning_rate"] = torch.tensor(self.learning_rate, dtype=torch.float64)
+        if self.canvas_factor != 1:
+            tensors["canvas_factor"] = torch.tensor(self.canvas_factor)
         save_file(tensors, path)
 
     @classmethod
@@ -90,7 +108,25 @@ class DistilledSet:
         learning_rate = float(tensors["learning_rate"]) if "learning_rate" in tensors else None
         if learning_rate is not None and not 0 < learning_rate < math.inf:
             raise InvalidData(f"{path}: a learning rate must be positive, not {learning_rate}")
-        return cls(images=images, labels=labels, logits=logits, learning_rate=learning_rate)
+        return cls(
+            images=images,
+            labels=labels,
+            logits=logits,
+            learning_rate=learning_rate,
+            canvas_factor=_canvas_factor(tensors, facts, path),
+        )
+
+
+def _canvas_factor(tensors: Mapping[str, Tensor], facts: ImageFacts, path: Path) -> int:
+    if "canvas_factor" not in tensors:
+        return 1
+    tensor = tensors["canvas_factor"]
+    if tensor.numel() != 1 or not 1 <= int(tensor) <= min(facts.size):
+        raise InvalidData(
+            f"{path}: a canvas of {facts.size[0]} × {facts.size[1]} pixels has no factor "
+            f"{tensor.tolist()}"
+        )
+    return int(tensor)
 
 
 @dataclass(frozen=True, kw_only=True)

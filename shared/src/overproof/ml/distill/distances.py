@@ -3,17 +3,18 @@
 Gradients come as one tensor for each parameter tensor, (K, *shape): K classes side by side. All
 functions return (K,) and are differentiable with respect to both sides.
 
-Source: arXiv:2006.05929, section 3.3; VICO-UoE/DatasetCondensation, utils.py, match_loss. Differs:
-no.
+Source: arXiv:2006.05929, section 3.3; VICO-UoE/DatasetCondensation, utils.py, match_loss; the
+absolute one from snu-mllab/Efficient-Dataset-Condensation, condense.py. Differs: no.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Literal
 
 import torch
 from torch import Tensor
+
+from overproof.catalog.canvases import DistanceName
 
 _EPSILON = 1e-6
 
@@ -43,6 +44,11 @@ def squared(a: Sequence[Tensor], b: Sequence[Tensor]) -> Tensor:
     return (_joined(a) - _joined(b)).square().sum(dim=1)
 
 
+def absolute(a: Sequence[Tensor], b: Sequence[Tensor]) -> Tensor:
+    """Sum of the absolute differences of all gradients as one vector."""
+    return (_joined(a) - _joined(b)).abs().sum(dim=1)
+
+
 def _cosine(a: Tensor, b: Tensor) -> Tensor:
     """Cosine along the last axis; the constant keeps rows of zeros at 0."""
     result: Tensor = (a * b).sum(dim=-1) / (a.norm(dim=-1) * b.norm(dim=-1) + _EPSILON)
@@ -53,8 +59,9 @@ def _joined(gradients: Sequence[Tensor]) -> Tensor:
     return torch.cat([gradient.flatten(1) for gradient in gradients], dim=1)
 
 
-DISTANCES: dict[Literal["layerwise-cosine", "squared", "cosine"], Distance] = {
+DISTANCES: dict[DistanceName, Distance] = {
     "layerwise-cosine": layerwise_cosine,
     "squared": squared,
     "cosine": cosine,
+    "absolute": absolute,
 }

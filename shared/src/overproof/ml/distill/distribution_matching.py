@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from overproof.catalog.distillation import DistributionMatchingParams
 from overproof.ml.augment import dsa
@@ -15,6 +16,8 @@ from overproof.ml.distill.synthetic import SyntheticImages, augmented
 from overproof.ml.models.base import Network
 from overproof.ml.seeding import generator
 from overproof.ml.train.means import has_batch_statistics
+
+Batches = Callable[[Tensor, slice], tuple[Tensor, Tensor]]
 
 
 class DistributionMatching(DistillationMethod[DistributionMatchingParams]):
@@ -63,22 +66,17 @@ class DistributionMatching(DistillationMethod[DistributionMatchingParams]):
             self._families, generator(problem.seed, "augmentation", index), classes, siamese=True
         )
 
-        total = torch.zeros((), device=problem.device)
-        gradient = torch.empty_like(self._synthetic.values)
-        for first in range(0, classes, self._classes_at_once):
-            group = slice(first, first + self._classes_at_once)
+        def batches(values: Tensor, group: slice) -> tuple[Tensor, Tensor]:
             real = self._normalizer.normalize(self._real.pixels(numbers[group]))
-            synthetic = self._synthetic.values[group].detach().requires_grad_(True)
-            with torch.no_grad():
-                target = mean_features(network, augmented(real, drawn, group))
-            difference = target - mean_features(network, augmented(synthetic, drawn, group))
-            loss = difference.square().sum()
-            (gradient[group],) = torch.autograd.grad(loss, synthetic)
-            total += loss.detach()
+            return augmented(real, drawn, group), augmented(values, drawn, group)
+
+        gradient, loss = matching_gradient(
+            network, self._synthetic.values, batches, classes_at_once=self._classes_at_once
+        )
         self._synthetic.step(
             gradient, learning_rate=self.params.learning_rate, momentum=self.params.momentum
         )
-        return self._read(index, total)
+        return self._read(index, loss)
 
     def result(self) -> DistilledSet:
         """The images as they are now."""
@@ -93,7 +91,53 @@ class DistributionMatching(DistillationMethod[DistributionMatchingParams]):
         self._synthetic.load_state(state)
 
 
-def mean_features(network: Network, x: Tensor) -> Tensor:
-    """(K, n, C, H, W) normalised images → (K, D) mean features of each class."""
+def matching_gradient(
+    network: Network,
+    values: Tensor,
+    batches: Batches,
+    *,
+    classes_at_once: int,
+    entropy_weight: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Where to move synthetic images so that their mean features are those of real ones.
+
+    Args:
+        network: normalised images → features and logits.
+        values: (K, n, C, H, W) what is optimised, of all classes.
+        batches: values of some classes and which classes these are → normalised real and synthetic
+            images (k, m, C, H, W) as the network sees them, the latter differentiable by the
+            values.
+        classes_at_once: bounds memory; the result is the same but for rounding.
+        entropy_weight: () of each class's mean cross entropy of the synthetic images, which is
+            added to the squared distance; None for none.
+
+    Returns:
+        The gradient like `values`, and the loss summed over classes; no history.
+    """
+    total = torch.zeros((), device=values.device)
+    gradient = torch.empty_like(values)
+    for first in range(0, len(values), classes_at_once):
+        group = slice(first, first + classes_at_once)
+        leaf = values[group].detach().requires_grad_(True)
+        real, synthetic = batches(leaf, group)
+        with torch.no_grad():
+            target = class_features(network, real).mean(dim=1)
+        features = class_features(network, synthetic)
+        loss = (target - features.mean(dim=1)).square().sum()
+        if entropy_weight is not None:
+            count = features.shape[1]
+            labels = torch.arange(len(values), device=values.device)[group]
+            logits = network.classify(features.flatten(0, 1))
+            entropy = functional.cross_entropy(
+                logits, labels.repeat_interleave(count), reduction="sum"
+            )
+            loss = loss + entropy_weight * entropy / count
+        (gradient[group],) = torch.autograd.grad(loss, leaf)
+        total += loss.detach()
+    return gradient, total
+
+
+def class_features(network: Network, x: Tensor) -> Tensor:
+    """(K, n, C, H, W) normalised images → (K, n, D) features."""
     classes, count = x.shape[:2]
-    return network.embed(x.flatten(0, 1)).view(classes, count, -1).mean(dim=1)
+    return network.embed(x.flatten(0, 1)).view(classes, count, -1)

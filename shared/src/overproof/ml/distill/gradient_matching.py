@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +13,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from overproof.catalog.distillation import GradientMatchingParams
 from overproof.ml.augment import dsa
 from overproof.ml.distill.base import DistillationMethod, DistilledSet, Problem
-from overproof.ml.distill.distances import DISTANCES
+from overproof.ml.distill.distances import DISTANCES, Distance
 from overproof.ml.distill.real_images import RealImages
 from overproof.ml.distill.synthetic import SyntheticImages, augmented, labels_of
 from overproof.ml.models.base import Network
@@ -22,7 +22,9 @@ from overproof.ml.train.means import has_batch_statistics
 
 # Images per class → outer and inner loops of the reference code, which refuses other sizes.
 _LOOPS = {1: (1, 1), 10: (10, 50), 20: (20, 25), 30: (30, 20), 40: (40, 15), 50: (50, 10)}
-_STATISTICS_BATCH = 16  # real images of each class that batch norms settle on
+STATISTICS_BATCH = 16  # real images of each class that batch norms settle on
+
+Batches = Callable[[Tensor, slice], tuple[Tensor, Tensor]]
 
 
 class GradientMatching(DistillationMethod[GradientMatchingParams]):
@@ -51,16 +53,12 @@ class GradientMatching(DistillationMethod[GradientMatchingParams]):
         self._normalizer = problem.build()
         self._synthetic = SyntheticImages(problem, self._real, params.init, self._normalizer)
         self._labels = labels_of(dataset.classes, problem.images_per_class).to(problem.device)
-        self._distance = DISTANCES[params.distance]
         outer, inner = loops_for(problem.images_per_class)
         self._outer_loop = params.outer_loop or outer
         self._inner_loop = params.inner_loop or inner
-        # Fused, a GPU is busy; on a CPU the grouped convolutions of the fused form are four times
-        # slower than one class after another.
-        self._classes_at_once = 1
-        if problem.device.type == "cuda":
-            rows_of_class = self._real_batch + problem.images_per_class
-            self._classes_at_once = max(1, problem.rows_at_once // rows_of_class)
+        self._classes_at_once = classes_at_once(
+            problem, self._real_batch + problem.images_per_class
+        )
         self._network: Network | None = None
 
     @property
@@ -120,20 +118,20 @@ class GradientMatching(DistillationMethod[GradientMatchingParams]):
             if parameter.ndim > 1 or params.distance != "layerwise-cosine"
         ]
 
-        total = torch.zeros((), device=problem.device)
-        gradient = torch.empty_like(self._synthetic.values)
-        for first in range(0, classes, self._classes_at_once):
-            group = slice(first, first + self._classes_at_once)
-            labels = torch.arange(classes, device=problem.device)[group]
+        def batches(values: Tensor, group: slice) -> tuple[Tensor, Tensor]:
             real = self._normalizer.normalize(self._real.pixels(numbers[group]))
-            synthetic = self._synthetic.values[group].detach().requires_grad_(True)
-            target = class_gradients(network, names, augmented(real, drawn, group), labels)
-            ours = class_gradients(network, names, augmented(synthetic, drawn, group), labels)
-            loss = self._distance(ours, [each.detach() for each in target]).sum()
-            (gradient[group],) = torch.autograd.grad(loss, synthetic)
-            total += loss.detach()
+            return augmented(real, drawn, group), augmented(values, drawn, group)
+
+        gradient, loss = matching_gradient(
+            network,
+            names,
+            DISTANCES[params.distance],
+            self._synthetic.values,
+            batches,
+            classes_at_once=self._classes_at_once,
+        )
         self._synthetic.step(gradient, learning_rate=params.learning_rate, momentum=params.momentum)
-        return total
+        return loss
 
     def _train(self, network: Network, index: int) -> None:
         """Train on the synthetic images for the inner loop's epochs."""
@@ -153,13 +151,10 @@ class GradientMatching(DistillationMethod[GradientMatchingParams]):
 
     def _settle_batch_norms(self, network: Network, index: int) -> None:
         """Let batch norms see real images of all classes, then hold their statistics."""
-        count = min(_STATISTICS_BATCH, self._real.smallest)
+        count = min(STATISTICS_BATCH, self._real.smallest)
         numbers = self._real.draw(count, generator(self.problem.seed, "statistics", index))
-        with torch.no_grad():
-            network(self._normalizer.normalize(self._real.pixels(numbers)).flatten(0, 1))
-        for module in network.modules():
-            if isinstance(module, _BatchNorm):
-                module.eval()
+        real = self._normalizer.normalize(self._real.pixels(numbers))
+        settle_batch_norms(network, real.flatten(0, 1))
 
 
 def loops_for(images_per_class: int) -> tuple[int, int]:
@@ -169,6 +164,74 @@ def loops_for(images_per_class: int) -> tuple[int, int]:
     """
     n = images_per_class
     return _LOOPS.get(n, (n, max(1, round(500 / n))))
+
+
+def classes_at_once(problem: Problem, rows_of_class: int) -> int:
+    """How many classes go into one call of `class_gradients`.
+
+    Fused, a GPU is busy; on a CPU the grouped convolutions of the fused form are four times slower
+    than one class after another.
+
+    Args:
+        problem: device, and how many images may be sent through a network at once.
+        rows_of_class: real and synthetic images of one class.
+    """
+    if problem.device.type != "cuda":
+        return 1
+    return max(1, problem.rows_at_once // rows_of_class)
+
+
+def settle_batch_norms(network: Network, x: Tensor) -> None:
+    """Let batch norms see images of all classes, then hold their statistics.
+
+    Args:
+        network: in training mode.
+        x: (B, C, H, W) normalised images.
+    """
+    with torch.no_grad():
+        network(x)
+    for module in network.modules():
+        if isinstance(module, _BatchNorm):
+            module.eval()
+
+
+def matching_gradient(
+    network: Network,
+    names: Sequence[str],
+    distance: Distance,
+    values: Tensor,
+    batches: Batches,
+    *,
+    classes_at_once: int,
+) -> tuple[Tensor, Tensor]:
+    """Where to move synthetic images so that they teach what real ones teach.
+
+    Args:
+        network: normalised images → logits; images must not influence each other.
+        names: of the parameters whose gradients are matched.
+        distance: between the gradients of real and synthetic images; see `distances`.
+        values: (K, n, C, H, W) what is optimised, of all classes.
+        batches: values of some classes and which classes these are → normalised real and synthetic
+            images (k, m, C, H, W) as the network sees them, the latter differentiable by the
+            values.
+        classes_at_once: bounds memory; the result is the same but for rounding.
+
+    Returns:
+        The gradient like `values`, and the distance summed over classes; no history.
+    """
+    total = torch.zeros((), device=values.device)
+    gradient = torch.empty_like(values)
+    for first in range(0, len(values), classes_at_once):
+        group = slice(first, first + classes_at_once)
+        labels = torch.arange(len(values), device=values.device)[group]
+        leaf = values[group].detach().requires_grad_(True)
+        real, synthetic = batches(leaf, group)
+        target = class_gradients(network, names, real, labels)
+        ours = class_gradients(network, names, synthetic, labels)
+        loss = distance(ours, [each.detach() for each in target]).sum()
+        (gradient[group],) = torch.autograd.grad(loss, leaf)
+        total += loss.detach()
+    return gradient, total
 
 
 def class_gradients(

@@ -60,6 +60,19 @@ class RealImages:
         keys[torch.arange(keys.shape[1]) >= self.counts[:, None]] = 2.0
         return self._offsets[:, None] + keys.topk(count, dim=1, largest=False).indices
 
+    def draw_any(self, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """`count` images of any class, drawn with replacement and with equal chances.
+
+        Args:
+            count: any number.
+            generator: on the CPU.
+
+        Returns:
+            (count,) int64 numbers for `pixels`, and (count,) int64 labels, both on the CPU.
+        """
+        numbers = torch.randint(int(self.counts.sum()), (count,), generator=generator)
+        return numbers, torch.searchsorted(self._offsets, numbers, right=True) - 1
+
     def of_class(self, label: int) -> Tensor:
         """(count,) int64 numbers of all images of one class, for `pixels`."""
         return self._offsets[label] + torch.arange(int(self.counts[label]))
