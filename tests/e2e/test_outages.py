@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from overproof.artifacts import keys
 from overproof.bus.announcing import announce_ready
-from overproof.bus.base import Bus
 from overproof.core.clock import SystemClock
 from overproof.core.ids import ExperimentId
 from overproof.core.spec import JobSpec
 from overproof.core.states import JobKind, JobState
-from overproof.errors import BusUnavailable
 from overproof.results.engine import create_engine
 from overproof.results.migrate import migrate
 from overproof.results.views import JobView
+from overproof.runtime.wiring import open_bus
 from scripts.testservers import native
 from scripts.testservers.own import OwnServer
 from tests.e2e.deployment import (
@@ -74,12 +74,10 @@ def kafka() -> Iterator[OwnServer]:
         yield server
 
 
-def answers(bus: Bus) -> bool:
-    try:
-        bus.check()
-    except BusUnavailable:
-        return False
-    return True
+def announce(deployment: Deployment, jobs: list[JobSpec]) -> int:
+    """As who submits does, on a connection of its own; how many were announced."""
+    with closing(open_bus(deployment.settings())) as bus:
+        return announce_ready(bus, jobs, SystemClock())
 
 
 @pytest.mark.kafka
@@ -87,32 +85,29 @@ def test_without_kafka_jobs_are_found_and_with_it_again_they_are_announced(
     kafka: OwnServer, tmp_path: Path
 ) -> None:
     with embedded_deployment(tmp_path, bus_url=kafka.url) as deployment:
-        bus = deployment.backends.bus
 
         def submit(
             first: int, kind: JobKind = JobKind.DISTILL, **over: float
-        ) -> tuple[ExperimentId, list[JobSpec], int]:
-            """Three jobs; the last value is how many of them were announced."""
+        ) -> tuple[ExperimentId, int]:
+            """Three jobs; the second value is how many of them were announced."""
             units = [counting_unit(number, kind, **over) for number in range(first, first + 3)]
             submitted = deployment.submit(units)
-            jobs = list(submitted.ready)
-            return submitted.experiment_id, jobs, announce_ready(bus, jobs, SystemClock())
+            return submitted.experiment_id, announce(deployment, list(submitted.ready))
 
         deployment.start("aggregator")
         deployment.start("distiller")
         # After its first look it goes by announcements alone.
         deployment.start("trainer", OVERPROOF_SWEEP_S="600")
-        idle, _, _ = submit(0, JobKind.TRAIN)
+        idle, _ = submit(0, JobKind.TRAIN)
         ended = deployment.wait_finished(idle)
-        running, _, _ = submit(10, steps=30, step_s=0.1)
+        running, _ = submit(10, steps=30, step_s=0.1)
         wait_for(lambda: is_any_running(deployment, running), within_s=90)
 
         kafka.stop()
-        unheard, _, announced_without = submit(20)
+        unheard, announced_without = submit(20)
         ended += deployment.wait_finished(running) + deployment.wait_finished(unheard)
         kafka.start()
-        wait_for(lambda: answers(bus), within_s=60)
-        heard, _, announced_again = submit(30, JobKind.TRAIN)
+        heard, announced_again = submit(30, JobKind.TRAIN)
         ended += deployment.wait_finished(heard)
         assert_alive(deployment)
 
