@@ -140,6 +140,26 @@ def test_parts_of_a_cascade_add_up_and_its_notes_survive_a_restart() -> None:
         assert (other.classes, other.probabilities) == (2, False)
 
 
+def test_random_outputs_give_no_number_unless_the_attack_averages_over_draws() -> None:
+    class Noisy(Small):
+        def forward(self, x: Tensor) -> Tensor:
+            # Other noise at every look, drawn without a global generator.
+            look = uniform_noise(torch.arange(len(x)), (3,), self.rows, "noise")
+            return super().forward(x) + 0.1 * look
+
+    cells = [
+        Cell(an_attack("fgsm-linf"), 0.1),
+        Cell(an_attack("apgd-ce-linf", steps=2), 0.1),
+        Cell(an_attack("apgd-ce-linf", steps=2, eot_iterations=2), 0.1),
+        Cell(an_attack("autoattack-linf", version="rand", steps=2), 0.1),
+    ]
+
+    faults = [outcome.fault() for outcome in run(an_engine(cells, Noisy()))]
+
+    assert [fault is None for fault in faults] == [False, False, True, True]
+    assert "random outputs" in str(faults[0])
+
+
 def test_outputs_that_look_like_probabilities_are_told() -> None:
     class Softmax(Small):
         def forward(self, x: Tensor) -> Tensor:

@@ -60,6 +60,11 @@ class Apgd(Attack[P]):
     dropped at once, so that its adversarial image is the first one, not the last one.
     """
 
+    @property
+    def averages_draws(self) -> bool:
+        """With several passes for each gradient."""
+        return self.params.eot_iterations > 1
+
     def perturb(self, victim: Victim, x: Tensor, radius: Tensor, ids: Tensor) -> Tensor:
         """The first misclassified iterate, or `x` where there was none."""
         victim.keep_images()

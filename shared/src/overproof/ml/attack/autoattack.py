@@ -56,6 +56,11 @@ class LinfAutoAttack(Attack[AutoAttackParams]):
             victim.credit(survived & victim.broken, index)
         return victim.images
 
+    @property
+    def averages_draws(self) -> bool:
+        """In the version for networks whose outputs are random."""
+        return self.params.version == "rand"
+
     def part_names(self, classes: int) -> tuple[str, ...]:
         """The parts in their order, by which `broken_by` counts."""
         return self._names(classes)

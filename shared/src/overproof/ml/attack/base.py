@@ -111,6 +111,11 @@ class Attack(ABC, Generic[P]):
         """Whether one run with a budget of 0 tells the outcome at every budget; `at_budgets`."""
         return self.minimum_norm
 
+    @property
+    def averages_draws(self) -> bool:
+        """Whether its gradients are means over draws, for networks whose outputs are random."""
+        return False
+
     def part_names(self, classes: int) -> tuple[str, ...]:
         """Names of the parts that `broken_by` counts, for a network of so many classes."""
         return ()

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from overproof.core.canonical import canonical_json
 from overproof.errors import ShapeError
 from overproof.ml.attack.base import Attack, AttackOutcome
+from overproof.ml.attack.inputs import logits_of
 from overproof.ml.attack.victim import CleanPass, Report, frozen
 from overproof.ml.train.evaluation import pixels_of
 
@@ -43,6 +44,7 @@ class CellOutcome:
         notes: what the attack had to do differently for this network.
         classes: that the network tells apart.
         probabilities: all of its clean outputs are not negative and sum to 1.
+        random: two looks at one image differ, and the attack does not average over draws.
         forward_passes, backward_passes: rows, without the shared clean pass; of a run that several
             cells share, an equal share.
     """
@@ -64,6 +66,7 @@ class CellOutcome:
     notes: tuple[str, ...] = ()
     classes: int = 0
     probabilities: bool = False
+    random: bool = False
 
     def counts(self) -> dict[str, int]:
         """Samples in all, correct when clean, robust by each reading, with a flat gradient."""
@@ -89,6 +92,8 @@ class CellOutcome:
         """Why the numbers mean nothing, None when they do mean something."""
         if not bool(self.finite.all()):
             return f"non-finite logits on {int((~self.finite).sum())} samples"
+        if self.random:
+            return "random outputs: gradients must be averaged over draws (AutoAttack's `rand`)"
         unchanged = self.radius > 0 and not bool((self.distance > 0).any())
         if unchanged and bool(self.flat[self._clean].all()) and not bool(self._broken.any()):
             return "unchanged adversarial images: every gradient was zero"
@@ -114,7 +119,8 @@ class CellOutcome:
 class CellEngine:
     """Attacks one victim in several cells; a `Resumable` with one step a batch and group of cells.
 
-    One clean pass a batch serves all cells, with its gradient where FGSM or BIM is among them.
+    One clean pass a batch serves all cells, with its gradient where FGSM or BIM is among them; the
+    first batch is looked at twice, to find networks whose outputs are random.
     Budgets of an attack that looks for the nearest adversarial image come out of one run. On a GPU,
     cells that differ only in their budgets run stacked in one batch, since there a launch costs
     more than its rows. On a CPU stacking saves nothing, and without it every tensor has the shape
@@ -159,6 +165,7 @@ class CellEngine:
         self._clean_prediction = torch.zeros(count, dtype=torch.int64)
         self._classes = torch.zeros((), dtype=torch.int64)
         self._probabilities = torch.ones((), dtype=torch.bool)
+        self._random = torch.zeros((), dtype=torch.bool)
         self._stored = {
             "prediction": torch.zeros(cells_count, count, dtype=torch.int64),
             "distance": torch.zeros(cells_count, count, dtype=torch.float32),
@@ -232,6 +239,7 @@ class CellEngine:
                 notes=self._notes[i],
                 classes=int(self._classes),
                 probabilities=bool(self._probabilities),
+                random=bool(self._random) and not cell.attack.averages_draws,
             )
             for i, cell in enumerate(self._cells)
         ]
@@ -256,6 +264,7 @@ class CellEngine:
             "clean_prediction": self._clean_prediction,
             "classes": self._classes,
             "probabilities": self._probabilities,
+            "random": self._random,
             "passes": self._passes,
         }
         for (cell, steps), report in self._reports.items():
@@ -289,8 +298,17 @@ class CellEngine:
         if self._clean is None or self._clean[0] != batch:
             with frozen(self._model):
                 clean = CleanPass(self._model, x, y, with_gradient=self._with_gradient)
+                if batch == 0:
+                    self._random |= _differs(self._model, x, clean.logits)
             self._clean = (batch, clean)
         return self._clean[1]
+
+
+def _differs(model: nn.Module, x: Tensor, logits: Tensor) -> bool:
+    """Whether a second look shows other logits, by more than kernels differ from run to run."""
+    with torch.no_grad():
+        again = logits_of(model, x)
+    return not torch.allclose(again, logits, rtol=1e-3, atol=1e-4, equal_nan=True)
 
 
 def _like_probabilities(logits: Tensor) -> Tensor:
