@@ -82,7 +82,7 @@ def page(numbers: Mapping[str, Any], rows: Sequence[Standing]) -> str:
     spec, facts = numbers["spec"], numbers["machine"]
     verdict = numbers["differences"][0]
     seeds = ", ".join(map(str, spec["seeds"]))
-    machine_words = ", ".join(f"{name} {value}" for name, value in facts.items())
+    machine_words = ", ".join(f"{name} {value}" for name, value in facts.items() if name != "load")
     return "\n".join(
         [
             "# Results",
@@ -105,7 +105,8 @@ def page(numbers: Mapping[str, Any], rows: Sequence[Standing]) -> str:
             "training together",
             f"- Date: {numbers['date']}",
             f"- Machine: {machine_words}",
-            f"- Time: {numbers['seconds'] / 60:.0f} minutes from the first job to the last",
+            f"- Time: {numbers['seconds'] / 60:.0f} minutes from the first job to the last; the "
+            f"machine's load was {facts['load']} when this was written",
             "",
             f"{LEGEND} The table shows {SEMANTICS}.",
             "",

@@ -6,6 +6,8 @@ the claim itself.
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from sqlalchemy import (
     CTE,
     ColumnElement,
@@ -97,6 +99,7 @@ def claimable(
     )
 
 
+@lru_cache(maxsize=8)  # building it takes longer than running it, and pollers ask often
 def jobs_wanted(now: ColumnElement[float], max_attempts: int) -> Select[tuple[str, int]]:
     """(kind, wanted) for every kind: how many workers would have something to do.
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
-from sqlalchemy import case, func, select
+from sqlalchemy import Select, case, func, select
 
 from overproof.core.failure import FailureReport
 from overproof.core.ids import ExperimentId, JobId, UnitId
@@ -97,12 +98,7 @@ def job_views(
     job_id: JobId | None = None,
 ) -> list[JobView]:
     """See `ResultsRepository.jobs`."""
-    in_vain = blocked()
-    cause = select(func.min(in_vain.c.cause)).where(in_vain.c.job_id == jobs.c.id)
-    # Only a WAITING job has a cause; for others the blocked ones are not looked for.
-    blocked_by = case((is_waiting(), cause.scalar_subquery()))
-    columns = [column for column in jobs.c if column.name != "spec"]
-    query = select(*columns, blocked_by.label("blocked_by"), wanted().label("is_wanted"))
+    query = _jobs()
     if experiment_id is not None:
         query = query.join(experiment_jobs, experiment_jobs.c.job_id == jobs.c.id).where(
             experiment_jobs.c.experiment_id == experiment_id
@@ -171,6 +167,17 @@ def carrier(tx: Transaction, unit_id: UnitId) -> JobId:
     if job_id is None:
         raise NotFound(f"no unit {unit_id}; plan its experiment with `overproof plan`")
     return JobId(job_id)
+
+
+@cache
+def _jobs() -> Select[Any]:
+    """All jobs with the columns of `JobView`. Built once: that takes longer than to run it."""
+    in_vain = blocked()
+    cause = select(func.min(in_vain.c.cause)).where(in_vain.c.job_id == jobs.c.id)
+    # Only a WAITING job has a cause; for others the blocked ones are not looked for.
+    blocked_by = case((is_waiting(), cause.scalar_subquery()))
+    columns = [column for column in jobs.c if column.name != "spec"]
+    return select(*columns, blocked_by.label("blocked_by"), wanted().label("is_wanted"))
 
 
 def _job_view(row: Any) -> JobView:
