@@ -52,12 +52,11 @@ class OwnServer:
             environment=places.environment(**plan.environment),
             user=plan.user,
         )
-        wait_until(lambda: self.is_serving or not is_alive(process), timeout_s=START_TIMEOUT_S)
-        if not self.is_serving:
+        wait_until(lambda: self.is_serving() or not is_alive(process), timeout_s=START_TIMEOUT_S)
+        if not self.is_serving():
             last_words = log.read_text(errors="replace")[-1000:]
             raise ServerError(f"{self._server.name} does not serve; its last words:\n{last_words}")
 
-    @property
     def is_serving(self) -> bool:
         """Whether it runs and answers."""
         return is_alive(self._process) and self._server.is_ready(self.ports)
