@@ -17,7 +17,7 @@ from overproof.report.figures import clean_against_robust, drop_rate_by_images
 from overproof.report.figures import robust_accuracy_by_epsilon as by_epsilon
 from overproof.report.page import Provenance, render_page
 from overproof.report.standings import WHOLE_SET, Measured, standings, to_csv, to_json
-from overproof.report.text import cells, notes, percent
+from overproof.report.text import cells, doubts, notes, percent
 from overproof.results.views import LeaderboardRow, MetricRow, MetricScope
 
 CELL = "pgd-linf@8/255:S2"
@@ -143,6 +143,30 @@ def test_notes_say_why_a_number_is_incomplete() -> None:
         "distribution-matching, 10 a class: 1 of 3 clean accuracy is 0 (pgd-linf@8/255)"
     ]
     assert cells(rows[0])[-1] == "50.0 ± 2.0 *"
+
+
+def test_doubtful_numbers_are_marked_with_the_doubts_that_concern_them() -> None:
+    def a_doubt(where: str, share: float = 0.5) -> MetricRow:
+        return a_number("reliability-warning", where, share)
+
+    group = a_group(
+        epsilons=("4/255", "8/255"),
+        replaced=[
+            a_doubt("weak-cross-entropy:linf@8/255"),
+            a_doubt("flat-gradients:pgd-linf@8/255"),
+            a_doubt("flat-gradients:pgd-linf@4/255", share=0.0),
+            a_doubt("square-gain:autoattack-linf@4/255"),
+        ],
+    )
+
+    small, large = standings([group])
+
+    assert (small.warnings, large.warnings) == ("", "flat-gradients; weak-cross-entropy")
+    assert cells(small)[-2] == "20.0 ± 2.0"
+    assert cells(large)[-2] == "20.0 ± 2.0 !"
+    assert doubts([small, large]) == [
+        "distribution-matching, 10 a class: flat-gradients; weak-cross-entropy (pgd-linf@8/255)"
+    ]
 
 
 def test_csv_and_json_hold_the_same_fractions() -> None:

@@ -88,7 +88,7 @@ def show_leaderboard(
 ) -> None:
     """Print the leaderboard of one experiment or of all."""
     from overproof.report.standings import by_bench, standings, to_records
-    from overproof.report.text import HEADERS, LEGEND, NUMBERS, cells, notes
+    from overproof.report.text import HEADERS, LEGEND, NUMBERS, cells, doubts, notes
 
     rows = standings(repository.leaderboard(experiment_id), semantics)
     if as_json:
@@ -102,6 +102,8 @@ def show_leaderboard(
     say(LEGEND)
     for note in notes(rows):
         say(f"* {note}")
+    for doubt in doubts(rows):
+        say(f"! {doubt}")
 
 
 def write_report(

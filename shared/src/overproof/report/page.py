@@ -17,7 +17,7 @@ from plotly.offline import get_plotlyjs
 
 from overproof.report.figures import FIGURES
 from overproof.report.standings import Standing, by_bench, to_csv, to_json
-from overproof.report.text import HEADERS, LEGEND, NUMBERS, cells, notes
+from overproof.report.text import HEADERS, LEGEND, NUMBERS, cells, doubts, notes
 from overproof.results.views import UnitRow
 
 _STYLE = """
@@ -94,6 +94,9 @@ def _results(rows: Sequence[Standing]) -> Iterator[str]:
         incomplete = "".join(f"<li>{escape(note)}</li>" for note in notes(members))
         if incomplete:
             yield f'<p class="note">* not complete:</p><ul class="note">{incomplete}</ul>'
+        doubtful = "".join(f"<li>{escape(doubt)}</li>" for doubt in doubts(members))
+        if doubtful:
+            yield f'<p class="note">! in doubt:</p><ul class="note">{doubtful}</ul>'
         if any(row.cell is not None for row in members):
             yield from _figures(members)
 

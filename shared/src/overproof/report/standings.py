@@ -13,7 +13,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from overproof.catalog.distillation import DISTILLATION
-from overproof.catalog.metrics import CLEAN_ACCURACY, DROP_RATE, ROBUST_ACCURACY
+from overproof.catalog.metrics import (
+    CLEAN_ACCURACY,
+    DROP_RATE,
+    RELIABILITY_WARNING,
+    ROBUST_ACCURACY,
+)
 from overproof.catalog.models import MODELS
 from overproof.catalog.protocols import PROTOCOLS
 from overproof.catalog.slices import ALL, Slice, plugin_label
@@ -34,6 +39,7 @@ _FACTS = (
     "attack",
     "epsilon",
     "semantics",
+    "warnings",
     "group_id",
 )
 _MEASURES = ("clean", "robust", "drop_rate")
@@ -82,6 +88,8 @@ class Standing:
         method: distillation method with its non-default parameters, or `whole set`.
         images_per_class: None for the whole set.
         attack, epsilon, semantics: None for a group that is not attacked.
+        warnings: why the robust accuracy is in doubt, `flat-gradients; near-chance`; see
+            `evaluation.reliability`. A doubt about any of the networks is one about the group.
     """
 
     group_id: str
@@ -96,6 +104,7 @@ class Standing:
     clean: Measured
     robust: Measured
     drop_rate: Measured
+    warnings: str = ""
 
     @property
     def cell(self) -> str | None:
@@ -190,10 +199,23 @@ def _of_group(row: LeaderboardRow, semantics: Semantics) -> list[Standing]:
             semantics=str(cell.semantics),
             robust=Measured.of(row.metrics.get((ROBUST_ACCURACY, str(cell)))),
             drop_rate=Measured.of(row.metrics.get((DROP_RATE, str(cell)))),
+            warnings="; ".join(_warnings(row, cell)),
         )
         for cell in slices
         if cell.semantics is semantics
     ] or [base]
+
+
+def _warnings(row: LeaderboardRow, cell: Slice) -> list[str]:
+    """Names of the doubts about a cell: its own, those about its budget and about the networks."""
+    norm = cell.attack.partition("[")[0].rpartition("-")[2]  # the last word of an attack's name
+    concerned = {"", f"{cell.attack}@{cell.epsilon}", f"{norm}@{cell.epsilon}"}
+    checks = [
+        name.partition(":")
+        for (metric, name), number in row.metrics.items()
+        if metric == RELIABILITY_WARNING and number.value
+    ]
+    return sorted({check for check, _, where in checks if where in concerned})
 
 
 def _method_label(group: Mapping[str, Any]) -> str:

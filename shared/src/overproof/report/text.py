@@ -29,7 +29,7 @@ def cells(row: Standing) -> list[str]:
         "all" if row.images_per_class is None else str(row.images_per_class),
         "none" if row.cell is None else f"{row.cell}:{row.semantics}",
         percent(row.clean),
-        percent(row.robust),
+        percent(row.robust) + (" !" if row.warnings else ""),
         percent(row.drop_rate),
     ]
 
@@ -42,6 +42,15 @@ def percent(measured: Measured) -> str:
     if measured.high is not None:
         text += f" ± {100 * (measured.high - measured.value):.1f}"
     return text if measured.is_complete else f"{text} *"
+
+
+def doubts(rows: Iterable[Standing]) -> list[str]:
+    """Why numbers marked by an exclamation mark may look too good: a line for each reason."""
+    found: dict[tuple[str, str], dict[str, None]] = {}
+    for row in rows:
+        if row.warnings and row.cell is not None:
+            found.setdefault((row.training_set, row.warnings), {})[row.cell] = None
+    return [f"{name}: {why} ({', '.join(where)})" for (name, why), where in found.items()]
 
 
 def notes(rows: Iterable[Standing]) -> list[str]:
