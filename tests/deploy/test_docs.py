@@ -103,7 +103,9 @@ class Reader:
     def environment(self) -> dict[str, str]:
         kept = {name: value for name, value in os.environ.items() if "OVERPROOF" not in name}
         path = f"{Path(sys.executable).parent}{os.pathsep}{kept['PATH']}"
-        return kept | {"PATH": path, "OVERPROOF_HOME": str(self.folder / "home")}
+        # One child, so that torch is imported once.
+        own = {"OVERPROOF_HOME": str(self.folder / "home"), "OVERPROOF_LOCAL_WORKERS": "1"}
+        return kept | {"PATH": path} | own
 
 
 @pytest.fixture
