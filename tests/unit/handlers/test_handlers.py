@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -29,6 +31,8 @@ from overproof.experiments.planner import make_unit
 from overproof.handlers.attack import WhiteBoxHandler
 from overproof.handlers.distill import SynthesisHandler
 from overproof.handlers.train import NetworksHandler
+from overproof.ml.datasets.base import load
+from overproof.ml.distill.base import DistilledSet
 from overproof.runtime.handler import JobContext, JobHandler, UnitOutput
 
 Contexts = Callable[..., Any]
@@ -118,7 +122,12 @@ def test_distilled_set_becomes_a_file_of_images_and_labels(a_context: Contexts) 
     tensors = load_file(output.files["images"])
     assert tensors["images"].shape == (20, 1, 8, 8)
     assert tensors["labels"].tolist() == [label for label in range(10) for _ in range(2)]
-    assert numbers_of(output) == {"images": 20, "steps": 4, "loss": context.scalars["loss"]}
+    assert numbers_of(output) == {
+        "images": 20,
+        "training_images": 20,
+        "steps": 4,
+        "loss": context.scalars["loss"],
+    }
     assert context.steps == [(step, 4) for step in (1, 2, 3, 4)]
     assert context.facts["device"] == "cpu"
 
@@ -128,7 +137,28 @@ def test_selection_has_neither_steps_nor_loss(a_context: Contexts) -> None:
 
     output = run(SynthesisHandler(), a_context(), unit)[UnitId(unit.id)]
 
-    assert numbers_of(output) == {"images": 20, "steps": 0, "loss": None}
+    assert numbers_of(output) == {
+        "images": 20,
+        "training_images": 20,
+        "steps": 0,
+        "loss": None,
+    }
+
+
+def test_networks_see_the_images_on_canvases(a_context: Contexts, tmp_path: Path) -> None:
+    unit = a_set("idc", iterations=1, outer_loop=1, real_batch=4)
+    made = run(SynthesisHandler(), a_context("set"), unit)
+    output = made[UnitId(unit.id)]
+    canvases = DistilledSet.read(output.files["images"], load(DIGITS, None).facts)
+    canvases.decoded().write(tmp_path / "decoded")
+    decoded = {UnitId(unit.id): replace(output, files={"images": tmp_path / "decoded"})}
+
+    network = a_network(unit)
+    as_canvases = run(NetworksHandler(), a_context("canvases", made), network)
+    as_images = run(NetworksHandler(), a_context("images", decoded), network)
+
+    assert (output.result["images"], output.result["training_images"]) == (20, 80)
+    assert bytes_of(as_canvases[UnitId(network.id)]) == bytes_of(as_images[UnitId(network.id)])
 
 
 def test_networks_are_trained_on_the_set_and_measured_on_the_test_set(
