@@ -55,7 +55,7 @@ class WhiteBoxHandler(JobHandler):
             test_set.test_labels,
             [_cell(each) for each in bodies],
             device=device,
-            rows_at_once=rows_at_once(context),
+            rows_at_once=rows_at_once(context, pixels=test_set.test_images[0, 0].numel()),
         )
         seconds = run_to_end(engine, context)
         outcomes = engine.outcomes()

@@ -74,7 +74,7 @@ class NetworksHandler(JobHandler):
         seconds = run_to_end(training, context)
 
         outputs = {}
-        rows = rows_at_once(context)
+        rows = rows_at_once(context, pixels=test_set.test_images[0, 0].numel())
         for unit, network, loss in zip(
             job.units, training.networks(), training.losses, strict=True
         ):
