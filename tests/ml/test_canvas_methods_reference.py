@@ -318,6 +318,28 @@ def test_idc_uses_some_of_many_decoded_images(problem: Problem) -> None:
     assert moved.sum(dim=(1, 2)).tolist() == [1] * 10
 
 
+@pytest.mark.parametrize("at_once", [1, 4])
+def test_groups_of_classes_give_what_all_classes_together_give(
+    at_once: int, problem: Problem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    idc = ParameterizationParams(**SMALL | {"strategy": "color_crop_cutout", "synthetic_batch": 3})
+    idm = ImprovedMatchingParams(iterations=1, real_batch=4, training_steps=1)
+    made = []
+    for classes in (at_once, 10):
+        monkeypatch.setattr(
+            "overproof.ml.distill.parameterization.classes_at_once", lambda *_, n=classes: n
+        )
+        gradients = EfficientParameterization(idc, problem)
+        features = ImprovedMatching(idm, problem)
+        features._classes_at_once = classes
+        losses = [gradients.step(0)["loss"], features.step(0)["loss"]]
+        made.append((losses, gradients.result().images, features.result().images))
+
+    assert made[0][0] == pytest.approx(made[1][0], rel=1e-4)
+    assert torch.allclose(made[0][1], made[1][1], atol=1e-5)
+    assert torch.allclose(made[0][2], made[1][2], atol=1e-5)
+
+
 class Linear(Problem):
     """A problem whose network is one linear layer."""
 
