@@ -95,6 +95,23 @@ def test_methods_without_experts_have_none_in_their_bodies() -> None:
     assert "experts" not in units["synthesis"][0].body
 
 
+@pytest.mark.parametrize("method", ["mtt", "tesla", "datm"])
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [
+        ({"start_epochs": 3, "matched_epochs": 2}, "stretches end after epoch 4, experts after 3"),
+        ({"start_epochs": 2}, "need start_epochs and matched_epochs"),
+    ],
+)
+def test_experts_that_are_too_short_are_refused_before_they_are_trained(
+    method: str, params: dict[str, int], message: str
+) -> None:
+    short = [{"name": method, "params": {"expert_epochs": 3} | params}]
+
+    with pytest.raises(InvalidSpec, match=message):
+        by_task(an_experiment_with_experts(methods=short))
+
+
 def test_experts_come_in_jobs_of_ten() -> None:
     many = [{"name": "mtt", "params": SMALL | {"experts": 23}}]
     jobs = batch(by_task(an_experiment_with_experts(methods=many))["experts"])

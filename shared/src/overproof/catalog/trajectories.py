@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Literal, Self, TypeVar
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from overproof.catalog.fields import Count, Fraction, Positive, Strategy
 from overproof.core.registry import Params
@@ -30,6 +30,26 @@ class ExpertParams(Params):
     expert_batch: Count = 256
     strategy: Strategy = "auto"
 
+    def _require_epochs(self, start_epochs: int | None, matched_epochs: int | None) -> None:
+        """Refuse, before experts are trained for hours, ones that end before the last stretch.
+
+        Raises:
+            ValueError: they do; or they are shorter than the published ones, and where stretches
+                end is left to tables.
+        """
+        published = type(self).model_fields["expert_epochs"].default
+        if start_epochs is None or matched_epochs is None:
+            if self.expert_epochs < published:
+                raise ValueError(
+                    f"expert_epochs: fewer than {published} need start_epochs and matched_epochs "
+                    "beside them"
+                )
+        elif start_epochs - 1 + matched_epochs > self.expert_epochs:
+            raise ValueError(
+                f"expert_epochs: stretches end after epoch {start_epochs - 1 + matched_epochs}, "
+                f"experts after {self.expert_epochs}; raise expert_epochs or lower start_epochs"
+            )
+
 
 class TrajectoryParams(ExpertParams):
     """None stands for the published setting by classes and images per class.
@@ -51,6 +71,11 @@ class TrajectoryParams(ExpertParams):
     rate_learning_rate: AtLeastZero | None = None
     init: Literal["real", "noise"] = "real"
     gradient: Literal["exact", "truncated"] = "exact"
+
+    @model_validator(mode="after")
+    def _experts_last_long_enough(self) -> Self:
+        self._require_epochs(self.start_epochs, self.matched_epochs)
+        return self
 
 
 class TruncatedTrajectoryParams(TrajectoryParams):
@@ -91,6 +116,11 @@ class DifficultyAlignmentParams(ExpertParams):
     threshold: Positive | None = None
     init: Literal["correct", "real"] = "correct"
     gradient: Literal["exact", "truncated"] = "exact"
+
+    @model_validator(mode="after")
+    def _experts_last_long_enough(self) -> Self:
+        self._require_epochs(self.start_epochs, self.matched_epochs)
+        return self
 
 
 # ---- published settings ----------------------------------------------------------------------
