@@ -148,7 +148,7 @@ def _check_each_once(repository: ResultsRepository, experiment_id: ExperimentId)
 @contextmanager
 def _embedded() -> Iterator[Deployment]:
     with (
-        tempfile.TemporaryDirectory() as folder,
+        tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder,
         embedded_deployment(Path(folder), **_DEFAULTS) as deployment,
     ):
         yield deployment
@@ -157,7 +157,7 @@ def _embedded() -> Iterator[Deployment]:
 @contextmanager
 def _cluster() -> Iterator[Deployment]:
     with (
-        tempfile.TemporaryDirectory() as folder,
+        tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder,
         cluster_deployment(
             Path(folder), lambda server: os.environ[_variable(server)], **_DEFAULTS
         ) as deployment,
