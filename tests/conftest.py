@@ -14,6 +14,12 @@ def _loopback_only() -> None:
     socket_allow_hosts(["127.0.0.1", "::1", "localhost"], allow_unix_socket=True)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _home_of_nobody(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """A test that names no home folder must not work in the one of whoever runs it."""
+    os.environ["OVERPROOF_HOME"] = str(tmp_path_factory.mktemp("home"))
+
+
 @pytest.fixture(scope="session")
 def server_url() -> Callable[[str], str]:
     """URL of a real server, by name: KAFKA, S3, S3_SECOND, POSTGRES.

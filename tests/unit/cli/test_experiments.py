@@ -85,3 +85,11 @@ def test_run_of_failing_work_ends_with_1_and_says_why(
 
     assert "NonFiniteLoss" in result.stderr
     assert "overproof retry" in result.stderr
+
+
+def test_run_with_a_paused_kind_ends_with_1_and_says_how_to_resume(home: Path, spec: Path) -> None:
+    call("pause", "distill")
+
+    result = call("run", spec, code=1)
+
+    assert "2 distill jobs are held back; `overproof resume distill`" in result.stderr

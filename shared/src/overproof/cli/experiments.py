@@ -130,6 +130,7 @@ def run(
                 warn("stopped; nothing is lost, `overproof run` goes on where it was")
                 raise typer.Exit(INTERRUPTED) from None
         failed = _failed(repository, experiment_id)
+        held = [kind for kind in repository.kind_status() if kind.ready and kind.is_held]
         if experiment_id is None:
             failed = {key: job for key, job in failed.items() if key not in failed_before}
         show_leaderboard(repository, experiment_id, as_json=as_json)
@@ -139,8 +140,11 @@ def run(
         tell("see more with `overproof dashboard`")
     for job in failed.values():
         warn(f"{job.job_id} failed ({job.label}): {job.error}")
+    for kind in held:
+        warn(f"{kind.ready} {kind.kind} jobs are held back; `overproof resume {kind.kind}`")
     if failed:
         warn("look closer with `overproof status JOB`; start them again with `overproof retry JOB`")
+    if failed or held:
         raise typer.Exit(FAILED)
 
 

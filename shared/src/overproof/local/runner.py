@@ -93,7 +93,7 @@ class LocalRunner:
         if experiment_id is not None and repository.experiment(experiment_id).is_finished:
             return True
         return all(
-            kind.running == 0 and (kind.ready == 0 or kind.paused or kind.breaker_open)
+            kind.running == 0 and (kind.ready == 0 or kind.is_held)
             for kind in repository.kind_status()
         )
 

@@ -301,3 +301,8 @@ class KindStatus:
     ready: int
     running: int
     wanted: int
+
+    @property
+    def is_held(self) -> bool:
+        """Whether nothing of the kind starts until someone resumes it."""
+        return self.paused or self.breaker_open
