@@ -98,6 +98,11 @@ class LocalRunner:
         )
 
 
+def _workers_at_once(settings: Settings) -> int:
+    # In threads of one process jobs would disturb each other: torch's global state is one.
+    return 1 if settings.executor == "inline" else settings.local_workers
+
+
 class _Team(Hooks):
     """The threads. Entering starts them, leaving stops them."""
 
@@ -107,7 +112,7 @@ class _Team(Hooks):
             Worker(
                 _KINDS, backends, make_executor(settings, backends), settings=settings, hooks=self
             )
-            for _ in range(settings.local_workers)
+            for _ in range(_workers_at_once(settings))
         ]
         self._changed = threading.Event()
         self._errors: list[BaseException] = []
