@@ -22,6 +22,7 @@ setup: .venv/.setup ## Make .venv with all that the other targets need (TORCH_BA
 
 demo: setup ## Run a small experiment in one process; writes overproof-report.html
 	@$(BIN)/overproof run examples/quickstart.yaml --report overproof-report.html
+	@echo "open overproof-report.html, or the dashboard with: make dashboard"
 
 test: setup ## Run all tests beside the real servers (ARGS="-k name" picks some)
 	@$(SERVERS) run $(BIN)/pytest $(ARGS)

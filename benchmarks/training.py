@@ -17,7 +17,7 @@ from overproof.ml.train.loop import Training
 from overproof.ml.train.means import Means, choose_means
 from overproof.ml.train.protocols import hard_label
 
-PREFIX = "training"
+PREFIX = "train"
 NETWORKS = 5
 IMAGES = 100
 # Epochs that are run of each, in turns, so that a busy machine is equally busy for both.
@@ -65,7 +65,7 @@ def run() -> list[Record]:
     }
     return [
         Record(
-            name="training.five-networks",
+            name="train.five_networks",
             value=first_epoch_s + epoch_s * (EPOCHS - 1),
             unit="s",
             reference="eager loop over networks",
