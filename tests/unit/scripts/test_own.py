@@ -1,3 +1,4 @@
+import socket
 import sys
 from pathlib import Path
 
