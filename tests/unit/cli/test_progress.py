@@ -33,6 +33,23 @@ def test_file_gets_a_line_for_each_change_and_no_line_twice(
     ]
 
 
+def test_whoever_watches_is_told_that_jobs_are_held_back_and_how_to_go_on(
+    submitted: ExperimentId, backends: Backends
+) -> None:
+    lines: list[str] = []
+    backends.repository.pause(JobKind.ATTACK)
+    with show_progress(backends.repository, submitted, lines.append) as update:
+        assert not update()
+        backends.repository.pause(JobKind.DISTILL)
+        assert not update()
+
+    assert lines == [
+        "0 of 6 jobs ended: 4 waiting, 2 ready",  # no attack is ready yet
+        "0 of 6 jobs ended: 4 waiting, 2 ready; distill jobs are held back, "
+        "`overproof resume distill`",
+    ]
+
+
 def test_terminal_gets_a_bar_for_all_and_one_for_each_running_job(
     submitted: ExperimentId,
     backends: Backends,

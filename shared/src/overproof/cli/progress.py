@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
-from overproof.core.states import TERMINAL, JobState
+from overproof.core.states import TERMINAL, JobKind, JobState
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -33,7 +33,11 @@ def show_progress(
 
         def update() -> bool:
             experiment = repository.experiment(experiment_id)
-            display.show(experiment, repository.jobs(experiment_id, JobState.RUNNING, limit=_BARS))
+            running = repository.jobs(experiment_id, JobState.RUNNING, limit=_BARS)
+            # Only an experiment that stands still is looked at closer: who watches it must not
+            # wait for something that starts when somebody says so.
+            idle = not running and not experiment.is_finished
+            display.show(experiment, running, _held_back(repository, experiment_id) if idle else ())
             return experiment.is_finished
 
         yield update
@@ -51,8 +55,26 @@ def counts(experiment: ExperimentView) -> str:
     return ", ".join(parts) or "no jobs"
 
 
+def _held_back(repository: ResultsRepository, experiment_id: ExperimentId) -> Sequence[JobKind]:
+    return [
+        status.kind
+        for status in repository.kind_status()
+        if status.is_held and repository.jobs(experiment_id, JobState.READY, status.kind, limit=1)
+    ]
+
+
+def _headline(experiment: ExperimentView, held_back: Sequence[JobKind]) -> str:
+    remedies = [f"; {kind} jobs are held back, `overproof resume {kind}`" for kind in held_back]
+    return counts(experiment) + "".join(remedies)
+
+
 class _Display(Protocol):
-    def show(self, experiment: ExperimentView, running: Sequence[JobView]) -> None: ...
+    def show(
+        self,
+        experiment: ExperimentView,
+        running: Sequence[JobView],
+        held_back: Sequence[JobKind],
+    ) -> None: ...
 
 
 @contextmanager
@@ -83,12 +105,17 @@ class _Bars:
         self._all: TaskID | None = None
         self._running: dict[str, TaskID] = {}
 
-    def show(self, experiment: ExperimentView, running: Sequence[JobView]) -> None:
+    def show(
+        self,
+        experiment: ExperimentView,
+        running: Sequence[JobView],
+        held_back: Sequence[JobKind],
+    ) -> None:
         if self._all is None:
             self._all = self._progress.add_task("", total=experiment.total)
         self._progress.update(
             self._all,
-            description=f"{experiment.name}: {counts(experiment)}",
+            description=f"{experiment.name}: {_headline(experiment, held_back)}",
             completed=_ended(experiment),
             total=experiment.total,
         )
@@ -114,8 +141,14 @@ class _Lines:
         self._tell = tell
         self._last = ""
 
-    def show(self, experiment: ExperimentView, running: Sequence[JobView]) -> None:
-        line = f"{_ended(experiment)} of {experiment.total} jobs ended: {counts(experiment)}"
+    def show(
+        self,
+        experiment: ExperimentView,
+        running: Sequence[JobView],
+        held_back: Sequence[JobKind],
+    ) -> None:
+        ended = f"{_ended(experiment)} of {experiment.total} jobs ended"
+        line = f"{ended}: {_headline(experiment, held_back)}"
         if line != self._last:
             self._last = line
             self._tell(line)
