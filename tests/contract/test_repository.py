@@ -16,6 +16,7 @@ from overproof.core.spec import JobSpec, Unit
 from overproof.core.states import JobKind, JobState, UnitState
 from overproof.errors import NotFound
 from overproof.results.engine import Database, Transaction, create_engine
+from overproof.results.migrate import newest_revision
 from overproof.results.registers import REPORT_LIMIT_BYTES
 from overproof.results.repository import ResultsRepository
 from overproof.results.submission import create_experiment
@@ -309,6 +310,24 @@ def test_retry_runs_a_failed_job_with_all_its_attempts(repository: ResultsReposi
 
     assert ready == (held.job,)
     assert (held.token, held.attempt) == (3, 1)
+
+
+def test_each_failure_of_a_job_is_to_be_buried_once(repository: ResultsRepository) -> None:
+    submit(repository, [a_set(1)])
+    job_id = job_of(a_set(1))
+    held = claim(repository)
+    repository.end(held, failed())
+
+    repository.mark_buried(job_id, held.token - 1)  # an older failure
+    before = repository.unburied(10)
+    repository.mark_buried(job_id, held.token)
+    after = repository.unburied(10)
+    repository.retry(job_id)
+    while_it_waits = repository.unburied(10)
+    repository.end(claim(repository), failed())
+
+    assert (before, after, while_it_waits) == ([job_id], [], [])
+    assert repository.unburied(10) == [job_id]
 
 
 def test_retry_leaves_alone_what_did_not_fail_or_is_unwanted(
@@ -711,5 +730,5 @@ def test_workers_are_those_seen_lately(repository: ResultsRepository, clock: Man
 def test_check_names_the_database_and_its_schema(repository: ResultsRepository) -> None:
     line = repository.check()
 
-    assert line.endswith(", schema 0001")
+    assert line.endswith(f", schema {newest_revision()}")
     assert line.startswith(("sqlite 3.", "postgresql 1"))

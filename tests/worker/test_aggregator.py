@@ -179,6 +179,26 @@ def test_failed_job_becomes_one_dead_letter_however_often_it_is_told(stage: Stag
     assert Envelope.decode(raw).job_id == job.job_id
 
 
+def test_failure_is_buried_though_its_worker_died_before_it_could_tell(stage: Stage) -> None:
+    aggregator = an_aggregator(stage)
+    stage.submit(a_probe(behaviour="nan"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(stage.backends.bus, "publish", lambda *_args, **_kwargs: None)
+        stage.work(stage.a_worker())
+    assert stage.repository.dead_letters() == []
+
+    stage.clock.advance(stage.settings.aggregate_s)
+    aggregator.step()
+
+    (letter,) = stage.repository.dead_letters()
+    assert letter.reason == "NonFiniteLoss"
+    # Dropped means that somebody dealt with it: it does not come back by itself.
+    stage.repository.drop_dead_letter(letter.dead_letter_id)
+    stage.clock.advance(stage.settings.aggregate_s)
+    aggregator.step()
+    assert stage.repository.dead_letters() == []
+
+
 def test_good_messages_leave_no_dead_letters(stage: Stage) -> None:
     aggregator = an_aggregator(stage)
     stage.submit(a_probe())

@@ -59,6 +59,11 @@ def is_running(job: FromClause = jobs) -> ColumnElement[bool]:
     return job.c.state == literal(JobState.RUNNING.value, literal_execute=True)
 
 
+def is_failed(job: FromClause = jobs) -> ColumnElement[bool]:
+    """Whether the job is FAILED, in the very words of the index `ix_jobs_unburied`."""
+    return job.c.state == literal(JobState.FAILED.value, literal_execute=True)
+
+
 def wanted(job: FromClause = jobs) -> ColumnElement[bool]:
     """Whether a live experiment wants the job."""
     interest = experiment_jobs.alias()

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import delete, select, update
+from sqlalchemy import delete, not_, select, update
 
 from overproof.core.ids import JobId
 from overproof.core.refs import ArtifactRef
 from overproof.errors import NotFound
 from overproof.results.engine import Transaction, printable
-from overproof.results.tables import assets, dead_letters, workers
+from overproof.results.predicates import is_failed
+from overproof.results.tables import assets, dead_letters, jobs, workers
 from overproof.results.views import Asset, DeadLetter, WorkerView
 
 REPORT_LIMIT_BYTES = 32 * 1024
@@ -47,6 +48,26 @@ def add_dead_letter(
         )
     ).scalar_one()
     return found
+
+
+def unburied(tx: Transaction, limit: int) -> list[JobId]:
+    """See `ResultsRepository.unburied`."""
+    found = tx.execute(
+        select(jobs.c.id)
+        .where(is_failed(), not_(jobs.c.buried))
+        .order_by(jobs.c.ended_at, jobs.c.id)
+        .limit(limit)
+    ).scalars()
+    return [JobId(job_id) for job_id in found]
+
+
+def mark_buried(tx: Transaction, job_id: JobId, token: int) -> None:
+    """See `ResultsRepository.mark_buried`."""
+    tx.execute(
+        update(jobs)
+        .where(jobs.c.id == job_id, jobs.c.token == token, is_failed())
+        .values(buried=True)
+    )
 
 
 def _cut(report: str) -> str:

@@ -223,6 +223,14 @@ class ResultsRepository:
             lambda tx: expire_lost(tx, self._rules.retry.max_attempts, self._rules.breaker_limit)
         )
 
+    def unburied(self, limit: int) -> list[JobId]:
+        """FAILED jobs whose dead letter is not written yet, those that failed first in front."""
+        return self._database.read(lambda tx: registers.unburied(tx, limit))
+
+    def mark_buried(self, job_id: JobId, token: int) -> None:
+        """Write down that the failure with this token has its dead letter; no other one."""
+        self._database.write(lambda tx: registers.mark_buried(tx, job_id, token))
+
     def sweep(self) -> tuple[JobSpec, ...]:
         """Heal what crashes left behind: `expire_lost`, and unlock what can start.
 

@@ -82,6 +82,8 @@ jobs = Table(
     Column("created_at", Double, nullable=False),
     Column("started_at", Double),
     Column("ended_at", Double),
+    # Whether the dead letter of its failure was written; false again when it leaves FAILED.
+    Column("buried", Boolean, nullable=False, server_default=false()),
     CheckConstraint(_one_of("kind", JobKind), name="kind"),
     CheckConstraint(_one_of("state", JobState), name="state"),
     CheckConstraint("state <> 'RUNNING' OR lease_until IS NOT NULL", name="lease"),
@@ -101,6 +103,8 @@ Index(
 )
 Index("ix_jobs_running", jobs.c.lease_until, sqlite_where=_RUNNING, postgresql_where=_RUNNING)
 Index("ix_jobs_waiting", jobs.c.created_at, sqlite_where=_WAITING, postgresql_where=_WAITING)
+_UNBURIED = text("state = 'FAILED' AND NOT buried")
+Index("ix_jobs_unburied", jobs.c.ended_at, sqlite_where=_UNBURIED, postgresql_where=_UNBURIED)
 Index("ix_jobs_created_at", jobs.c.created_at)
 
 units = Table(

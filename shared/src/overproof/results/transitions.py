@@ -54,6 +54,7 @@ def leave_terminal(tx: Transaction, where: ColumnElement[bool]) -> int:
             owner=null(),
             lease_until=null(),
             ended_at=null(),
+            buried=False,
         )
     ).rowcount
 

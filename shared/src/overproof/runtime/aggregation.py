@@ -205,13 +205,16 @@ class Aggregator:
                 report=failure.model_dump_json(indent=1) if failure else job.error or "",
                 job_id=job_id,
             )
+            self._backends.repository.mark_buried(job_id, job.token)
 
     # ---- database ----------------------------------------------------------------------------
 
     def _sweep(self) -> None:
         """Heal what crashed processes left: lost workers, locked children, silent announcements."""
         repository = self._backends.repository
-        self._bury_failed(repository.expire_lost())
+        repository.expire_lost()
+        # Also those of workers that died before they could say that their job has failed.
+        self._bury_failed(repository.unburied(_BATCH))
         announce_ready(self._backends.bus, repository.sweep(), self._clock)
         self._hooks.after_survey(repository.kind_status())
         self._sweep_at = self._clock.monotonic() + self._settings.aggregate_s
