@@ -1,0 +1,109 @@
+"""From the names in a spec to plug-ins and versions, all defaults filled in."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from pydantic import ValidationError
+
+from overproof.catalog.attacks import ATTACKS, attack
+from overproof.catalog.datasets import DATASETS, dataset
+from overproof.catalog.distillation import DISTILLATION
+from overproof.catalog.models import MODELS
+from overproof.catalog.protocols import PROTOCOLS
+from overproof.catalog.suites import suite
+from overproof.core.faults import faults_of
+from overproof.core.registry import Registry
+from overproof.core.spec import AttackGrid, DatasetSpec, ExperimentSpec, PluginRef
+from overproof.core.threat import ThreatModel
+from overproof.errors import InvalidSpec, UnknownPlugin
+
+# The newest version of a data set that users added, None when there is none of that name.
+DatasetVersions = Callable[[str], str | None]
+
+
+@dataclass
+class Resolver:
+    """Fills in defaults and versions, collecting every fault before it gives up."""
+
+    versions: DatasetVersions
+    faults: list[str] = field(default_factory=list)
+
+    def resolve(self, spec: ExperimentSpec) -> ExperimentSpec:
+        """`spec` with canonical names, full parameters, versions and the attacks of its suites.
+
+        Raises:
+            InvalidSpec: all faults that were found.
+        """
+        datasets = tuple(
+            self._dataset(item, f"datasets.{i}") for i, item in enumerate(spec.datasets)
+        )
+        methods = self._all(DISTILLATION, spec.methods, "methods")
+        networks = self._all(MODELS, spec.networks, "networks")
+        matching = networks[0]
+        if spec.matching_network is not None:
+            matching = self._one(MODELS, spec.matching_network, "matching_network")
+        protocol = self._one(PROTOCOLS, spec.protocol, "protocol")
+        attacks = tuple(self._attack(grid, f"attacks.{i}") for i, grid in enumerate(spec.attacks))
+        suites = tuple(self._suite(name, f"suites.{i}") for i, name in enumerate(spec.suites))
+        if self.faults:
+            raise InvalidSpec(self.faults, f"spec {spec.name!r}")
+        return spec.model_copy(
+            update={
+                "datasets": datasets,
+                "methods": methods,
+                "networks": networks,
+                "matching_network": matching,
+                "protocol": protocol,
+                "attacks": (*attacks, *(grid for grids in suites for grid in grids)),
+            }
+        )
+
+    def _all(
+        self, registry: Registry, refs: Sequence[PluginRef], path: str
+    ) -> tuple[PluginRef, ...]:
+        return tuple(self._one(registry, ref, f"{path}.{i}") for i, ref in enumerate(refs))
+
+    def _one(self, registry: Registry, ref: PluginRef, path: str) -> PluginRef:
+        try:
+            return registry.canonical(ref)
+        except UnknownPlugin as error:
+            self.faults.append(f"{path}: {error}")
+        except InvalidSpec as error:
+            self.faults.extend(f"{path}.params.{fault}" for fault in error.faults)
+        return ref
+
+    def _dataset(self, spec: DatasetSpec, path: str) -> DatasetSpec:
+        bundled = dataset(spec.name).bundled_version if spec.name in DATASETS else ""
+        version = spec.version or bundled or self.versions(spec.name)
+        if version:
+            return spec.model_copy(update={"version": version})
+        close = difflib.get_close_matches(spec.name, DATASETS.names(), n=1, cutoff=0.7)
+        hint = f"did you mean {close[0]}? " if close and close[0] != spec.name else ""
+        self.faults.append(
+            f"{path}: data set {spec.name!r} is not in the store; {hint}"
+            f"add it with `overproof data add {spec.name} PATH`"
+        )
+        return spec
+
+    def _suite(self, name: str, path: str) -> tuple[AttackGrid, ...]:
+        try:
+            grids = suite(name).attacks
+        except UnknownPlugin as error:
+            self.faults.append(f"{path}: {error}")
+            return ()
+        return tuple(self._attack(grid, path) for grid in grids)
+
+    def _attack(self, grid: AttackGrid, path: str) -> AttackGrid:
+        ref = self._one(ATTACKS, PluginRef(name=grid.name, params=grid.params), path)
+        if grid.name in ATTACKS:
+            norm = attack(grid.name).norm
+            for i, epsilon in enumerate(grid.epsilons):
+                try:
+                    ThreatModel(norm=norm, epsilon=epsilon)
+                except ValidationError as error:
+                    for fault in faults_of(error):
+                        self.faults.append(f"{path}.epsilons.{i}: {fault.split(': ', 1)[1]}")
+        return grid.model_copy(update={"name": ref.name, "params": ref.params})
