@@ -48,6 +48,7 @@ ROWS: dict[str, dict[str, Any]] = {
     "square-linf": {"queries": 40},
     "square-l2": {"queries": 40},
     "autoattack-linf": {"steps": 3, "targets": 2, "queries": 15},
+    "autoattack-l2": {"steps": 3, "targets": 2, "queries": 15},
     # Without draws, since those of torchattacks belong to the batch.
     "torchattacks-linf": {"attack": "FGSM"},
     "torchattacks-l2": {"attack": "PGDL2", "steps": 4, "random_start": False},

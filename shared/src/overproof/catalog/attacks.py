@@ -399,6 +399,15 @@ for _info in (
         aliases=("autoattack", "aa"),
     ),
     AttackInfo(
+        name="autoattack-l2",
+        target="overproof.ml.attack.autoattack:L2AutoAttack",
+        params=AutoAttackParams,
+        summary="APGD, FAB and Square in L2, each on what the ones before left",
+        source="Croce and Hein, arXiv:2003.01690; fra31/auto-attack, autoattack.py",
+        needs="overproof[ml]",
+        norm=Norm.L2,
+    ),
+    AttackInfo(
         name="torchattacks-linf",
         target="overproof.ml.attack.adapter:LinfTorchattacks",
         params=TorchattacksParams,

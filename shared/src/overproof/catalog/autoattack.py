@@ -71,19 +71,24 @@ class TargetedFabParams(FabParams):
 
 
 class SquareParams(PresetParams):
-    """Random search with squares."""
+    """Random search with squares.
+
+    `batch_shared_draws` repeats the published code: all images get the squares of one image.
+    """
 
     queries: Steps = 5_000
     restarts: Restarts = 1
     p_init: Share = 0.8
     rescale_schedule: bool = False
+    batch_shared_draws: bool = False
 
 
 class AutoAttackParams(PresetParams):
-    """A cascade; `steps` is that of APGD and FAB."""
+    """A cascade; `steps` is that of APGD and FAB, the last three fields are those of Square."""
 
     version: Literal["standard", "plus", "rand"] = "standard"
     steps: Steps = 100
     targets: Targets = 9
     queries: Steps = 5_000
     rescale_schedule: bool = False
+    batch_shared_draws: bool = False

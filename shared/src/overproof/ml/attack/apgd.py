@@ -144,6 +144,18 @@ class L2TargetedApgd(LinfTargetedApgd):
     norm: ClassVar[Norm] = Norm.L2
 
 
+class L2MarginApgd(LinfMarginApgd):
+    """As in L∞, with steps along the gradient and starts on the sphere."""
+
+    norm: ClassVar[Norm] = Norm.L2
+
+
+class L2TargetedMarginApgd(LinfTargetedMarginApgd):
+    """As in L∞, with steps along the gradient and starts on the sphere."""
+
+    norm: ClassVar[Norm] = Norm.L2
+
+
 def require_classes(victim: Victim, fewest: int, *, loss: str, instead: str) -> None:
     """Refuse a loss that needs more classes than the victim has.
 

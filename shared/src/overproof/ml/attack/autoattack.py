@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
 
 from torch import Tensor
 
@@ -10,11 +11,18 @@ from overproof.catalog.autoattack import (
     ApgdParams,
     AutoAttackParams,
     FabParams,
+    PresetParams,
     SquareParams,
     TargetedApgdParams,
     TargetedFabParams,
 )
+from overproof.core.threat import Norm
 from overproof.ml.attack.apgd import (
+    L2Apgd,
+    L2DlrApgd,
+    L2MarginApgd,
+    L2TargetedApgd,
+    L2TargetedMarginApgd,
     LinfApgd,
     LinfDlrApgd,
     LinfMarginApgd,
@@ -22,8 +30,9 @@ from overproof.ml.attack.apgd import (
     LinfTargetedMarginApgd,
 )
 from overproof.ml.attack.base import Attack
-from overproof.ml.attack.fab import LinfFab, LinfTargetedFab
+from overproof.ml.attack.fab import L2Fab, L2TargetedFab, LinfFab, LinfTargetedFab
 from overproof.ml.attack.square import LinfSquare
+from overproof.ml.attack.square_l2 import L2Square
 from overproof.ml.attack.victim import Victim
 
 _RESTARTS_OF_PLUS = 5
@@ -81,38 +90,58 @@ class LinfAutoAttack(Attack[AutoAttackParams]):
                 return ("apgd-ce", untargeted)
 
     def _part(self, name: str) -> Attack[Any]:
+        return _PARTS[self.norm][name](self._part_params(name), seed=self.seed)
+
+    def _part_params(self, name: str) -> PresetParams:
         params = self.params
+        preset, steps, targets = params.preset, params.steps, params.targets
         restarts = _RESTARTS_OF_PLUS if params.version == "plus" else 1
         draws = _DRAWS_OF_RAND if params.version == "rand" else 1
-        untargeted = ApgdParams(
-            preset=params.preset, steps=params.steps, restarts=restarts, eot_iterations=draws
-        )
-        targeted = TargetedApgdParams(
-            preset=params.preset, steps=params.steps, targets=params.targets
-        )
         match name:
-            case "apgd-ce":
-                return LinfApgd(untargeted, seed=self.seed)
-            case "apgd-dlr":
-                return LinfDlrApgd(untargeted, seed=self.seed)
-            case "apgd-margin":
-                return LinfMarginApgd(untargeted, seed=self.seed)
-            case "apgd-t":
-                return LinfTargetedApgd(targeted, seed=self.seed)
-            case "apgd-t-margin":
-                return LinfTargetedMarginApgd(targeted, seed=self.seed)
-            case "fab":
-                fab = FabParams(preset=params.preset, steps=params.steps, restarts=restarts)
-                return LinfFab(fab, seed=self.seed)
-            case "fab-t":
-                fab_t = TargetedFabParams(
-                    preset=params.preset, steps=params.steps, targets=params.targets
+            case "apgd-ce" | "apgd-dlr" | "apgd-margin":
+                return ApgdParams(
+                    preset=preset, steps=steps, restarts=restarts, eot_iterations=draws
                 )
-                return LinfTargetedFab(fab_t, seed=self.seed)
+            case "apgd-t" | "apgd-t-margin":
+                return TargetedApgdParams(preset=preset, steps=steps, targets=targets)
+            case "fab":
+                return FabParams(preset=preset, steps=steps, restarts=restarts)
+            case "fab-t":
+                return TargetedFabParams(preset=preset, steps=steps, targets=targets)
             case _:
-                square = SquareParams(
-                    preset=params.preset,
+                return SquareParams(
+                    preset=preset,
                     queries=params.queries,
                     rescale_schedule=params.rescale_schedule,
+                    batch_shared_draws=params.batch_shared_draws,
                 )
-                return LinfSquare(square, seed=self.seed)
+
+
+class L2AutoAttack(LinfAutoAttack):
+    """The cascade of the same parts in L2."""
+
+    norm: ClassVar[Norm] = Norm.L2
+
+
+_PARTS: Mapping[Norm, Mapping[str, Callable[..., Attack[Any]]]] = {
+    Norm.LINF: {
+        "apgd-ce": LinfApgd,
+        "apgd-dlr": LinfDlrApgd,
+        "apgd-margin": LinfMarginApgd,
+        "apgd-t": LinfTargetedApgd,
+        "apgd-t-margin": LinfTargetedMarginApgd,
+        "fab": LinfFab,
+        "fab-t": LinfTargetedFab,
+        "square": LinfSquare,
+    },
+    Norm.L2: {
+        "apgd-ce": L2Apgd,
+        "apgd-dlr": L2DlrApgd,
+        "apgd-margin": L2MarginApgd,
+        "apgd-t": L2TargetedApgd,
+        "apgd-t-margin": L2TargetedMarginApgd,
+        "fab": L2Fab,
+        "fab-t": L2TargetedFab,
+        "square": L2Square,
+    },
+}

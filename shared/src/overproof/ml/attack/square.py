@@ -50,7 +50,8 @@ class LinfSquare(Attack[SquareParams]):
 
     Source: arXiv:1912.00049, algorithms 1 and 2; fra31/auto-attack, square.py, and
     Harry24k/adversarial-attacks-pytorch, square.py, whose squares never touch the lower and the
-    right edge. Differs: each sample has its own squares instead of one for the whole batch.
+    right edge. Differs: each sample has its own squares instead of one for the whole batch, unless
+    `batch_shared_draws` asks for that.
     """
 
     def perturb(self, victim: Victim, x: Tensor, radius: Tensor, ids: Tensor) -> Tensor:
@@ -82,7 +83,8 @@ class LinfSquare(Attack[SquareParams]):
             block, place = divmod(query, BLOCK)
             if place == 0:
                 shape = (BLOCK, 2 + channels)
-                at.draws = uniform_noise(at.ids, shape, self.seed, "square", restart, block)
+                drawn_for = whose_draws(at.ids, self.params)
+                at.draws = uniform_noise(drawn_for, shape, self.seed, "square", restart, block)
             side = self.side(query, height, width)
             candidate = _recoloured(at, at.draws[:, place], side)
             margin_there = -margin(victim.logits(candidate), victim.labels)
@@ -103,6 +105,11 @@ def share_of_pixels(params: SquareParams, query: int) -> float:
         query = int(query / params.queries * 10_000)
     divisor = next((by for last, by in _SCHEDULE if query <= last), _LAST_DIVISOR)
     return params.p_init / divisor
+
+
+def whose_draws(ids: Tensor, params: SquareParams) -> Tensor:
+    """(B,) samples whose draws are used: each its own, or those of sample 0 for all."""
+    return torch.zeros_like(ids) if params.batch_shared_draws else ids
 
 
 def _recoloured(at: _Position, draws: Tensor, side: int) -> Tensor:

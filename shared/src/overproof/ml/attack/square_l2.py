@@ -16,7 +16,7 @@ from overproof.ml.attack.ball import l2_norm
 from overproof.ml.attack.base import Attack
 from overproof.ml.attack.losses import margin
 from overproof.ml.attack.noise import uniform_noise
-from overproof.ml.attack.square import BLOCK, share_of_pixels
+from overproof.ml.attack.square import BLOCK, share_of_pixels, whose_draws
 from overproof.ml.attack.survivors import RowState, due, remaining, survivors
 from overproof.ml.attack.victim import Victim
 
@@ -41,7 +41,8 @@ class L2Square(Attack[SquareParams]):
 
     Source: arXiv:1912.00049, algorithms 1 and 3; fra31/auto-attack, square.py, and
     Harry24k/adversarial-attacks-pytorch, square.py. Differs: each sample has its own windows and
-    bumps instead of one for the whole batch; windows never exceed the image.
+    bumps instead of one for the whole batch, unless `batch_shared_draws` asks for that (signs are
+    each sample's own there too); windows never exceed the image.
     """
 
     norm: ClassVar[Norm] = Norm.L2
@@ -70,7 +71,7 @@ class L2Square(Attack[SquareParams]):
             block, place = divmod(query, BLOCK)
             if place == 0:
                 shape = (BLOCK, _PLACES + x.shape[1])
-                at.draws = uniform_noise(at.ids, shape, self.seed, "square", restart, block)
+                at.draws = self._draws(at.ids, shape, _PLACES, "square", restart, block)
             candidate = _moved(at, at.draws[:, place], self.side(query, *x.shape[2:]))
             margin_there = -margin(victim.logits(candidate), victim.labels)
             # A sample that is done and not yet taken out keeps what it has.
@@ -89,7 +90,7 @@ class L2Square(Attack[SquareParams]):
         side = max(height // _TILES, 1)
         first = (height - side * _TILES) // 2 if height >= _TILES else 0
         down, across = height // side, width // side
-        draws = uniform_noise(ids, (down, across, 1 + channels), self.seed, "square-start", restart)
+        draws = self._draws(ids, (down, across, 1 + channels), 1, "square-start", restart)
         delta = torch.zeros_like(x)
         for i in range(down):
             for j in range(across):
@@ -98,6 +99,16 @@ class L2Square(Attack[SquareParams]):
                 if window.shape[2:] == (side, side):
                     window += _bumps(draws[:, i, j], side)
         return delta
+
+    def _draws(
+        self, ids: Tensor, shape: tuple[int, ...], shared: int, *labels: str | int
+    ) -> Tensor:
+        """Noise by sample; of the last dimension the first `shared` may be those of sample 0."""
+        own = uniform_noise(ids, shape, self.seed, *labels)
+        if self.params.batch_shared_draws:
+            of_all = uniform_noise(whose_draws(ids, self.params), shape, self.seed, *labels)
+            own[..., :shared] = of_all[..., :shared]
+        return own
 
 
 def _moved(at: _Position, draws: Tensor, side: int) -> Tensor:
