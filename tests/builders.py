@@ -6,7 +6,7 @@ from typing import Any
 
 from overproof.core.spec import CellBody, DatasetSpec, ExperimentSpec, NetworkBody, PluginRef, Unit
 from overproof.core.threat import Norm, ThreatModel
-from overproof.experiments.planner import make_unit
+from overproof.experiments.units import make_unit
 
 DIGITS = DatasetSpec(name="digits", version="bundled-1")
 

@@ -18,7 +18,8 @@ from typing import Any
 from overproof.core.ids import ExperimentId
 from overproof.core.spec import ExperimentSpec, Unit
 from overproof.core.states import JobKind, JobState
-from overproof.experiments.planner import batch, make_unit
+from overproof.experiments.planner import batch
+from overproof.experiments.units import make_unit
 from overproof.results.engine import create_engine
 from overproof.results.migrate import migrate
 from overproof.results.views import JobView, Submitted

@@ -27,7 +27,7 @@ from overproof.core.spec import (
 )
 from overproof.core.threat import Norm, ThreatModel
 from overproof.errors import InvalidSpec, NonFiniteLoss, ShuttingDown
-from overproof.experiments.planner import make_unit
+from overproof.experiments.units import make_unit
 from overproof.handlers.attack import WhiteBoxHandler
 from overproof.handlers.distill import SynthesisHandler
 from overproof.handlers.train import NetworksHandler

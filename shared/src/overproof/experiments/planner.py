@@ -7,7 +7,7 @@ they are planned.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,23 +18,22 @@ from overproof.catalog.distillation import DISTILLATION, NETWORK_FREE
 from overproof.catalog.models import MODELS
 from overproof.catalog.protocols import PROTOCOLS
 from overproof.catalog.tasks import task
-from overproof.catalog.trajectories import ExpertParams
 from overproof.core.canonical import canonical_json
-from overproof.core.ids import GroupId, UnitId, group_id_of, unit_id_of
-from overproof.core.registry import Registry
+from overproof.core.ids import GroupId, UnitId, group_id_of
 from overproof.core.spec import (
     CellBody,
     DatasetSpec,
     DistilledSetBody,
     ExperimentSpec,
-    ExpertsBody,
     JobSpec,
     NetworkBody,
     PluginRef,
     Unit,
 )
 from overproof.core.threat import ThreatModel
+from overproof.experiments.prerequisites import experts_of
 from overproof.experiments.resolving import DatasetVersions, Resolver
+from overproof.experiments.units import make_unit, semantics_of
 
 # A job message must stay below 64 KiB, and a unit takes up to about 900 bytes.
 MAX_UNITS_PER_JOB = 48
@@ -91,44 +90,6 @@ def batch(units: Sequence[Unit]) -> list[JobSpec]:
     ]
 
 
-def make_unit(
-    task_name: str,
-    body: BaseModel,
-    *,
-    plugins: Iterable[tuple[Registry, PluginRef | None]] = (),
-    needs: Sequence[UnitId] = (),
-    group: GroupId | None = None,
-) -> Unit:
-    """A unit with its id.
-
-    Args:
-        task_name: name of the task.
-        body: the task's typed body; all references in it canonical.
-        plugins: the plug-ins that the body names: their `semantics` enter the id.
-        needs: units whose artifacts it reads.
-        group: the units that differ only in seeds.
-    """
-    info = task(task_name)
-    plain: dict[str, Any] = json.loads(body.model_dump_json())
-    semantics = {f"task:{info.name}": info.semantics}
-    return Unit(
-        id=unit_id_of(info.kind, info.name, plain, semantics | _semantics(plugins)),
-        kind=info.kind,
-        task=info.name,
-        body=plain,
-        needs=tuple(needs),
-        group=group,
-    )
-
-
-def _semantics(plugins: Iterable[tuple[Registry, PluginRef | None]]) -> dict[str, int]:
-    return {
-        f"{registry.kind}:{ref.name}": registry.get(ref.name).semantics
-        for registry, ref in plugins
-        if ref is not None
-    }
-
-
 # ---- building units --------------------------------------------------------------------------
 
 
@@ -174,7 +135,7 @@ def _training_sets(spec: ExperimentSpec, source: DatasetSpec) -> list[_TrainingS
     for method in spec.methods:
         network_free = NETWORK_FREE in DISTILLATION.get(method.name).tags
         network = None if network_free else spec.matching_network
-        experts = _experts(source, method, network)
+        experts = experts_of(source, method, network)
         expert_ids = tuple(UnitId(expert.id) for expert in experts)
         for images_per_class in spec.images_per_class:
             distilled = {
@@ -197,35 +158,6 @@ def _training_sets(spec: ExperimentSpec, source: DatasetSpec) -> list[_TrainingS
     return sets
 
 
-def _experts(source: DatasetSpec, method: PluginRef, network: PluginRef | None) -> list[Unit]:
-    """The experts whose trajectories `method` follows; shared by all sets that ask for the same.
-
-    They know nothing of the method, the images per class and the seed of the set, nor of a test
-    set.
-    """
-    params = DISTILLATION.resolve(method)
-    if not isinstance(params, ExpertParams) or network is None:
-        return []
-    return [
-        make_unit(
-            "experts",
-            ExpertsBody(
-                dataset=source.model_copy(update={"test_subset_per_class": None}),
-                network=network,
-                epochs=params.expert_epochs,
-                learning_rate=params.expert_learning_rate,
-                momentum=params.expert_momentum,
-                weight_decay=params.expert_weight_decay,
-                batch_size=params.expert_batch,
-                strategy=params.strategy,
-                seed=seed,
-            ),
-            plugins=[(MODELS, network)],
-        )
-        for seed in range(params.experts)
-    ]
-
-
 def _plain(model: BaseModel | None) -> Any:
     return None if model is None else json.loads(model.model_dump_json())
 
@@ -244,7 +176,7 @@ def _add_networks(
         "protocol": _plain(spec.protocol),
         "test_set": _plain(test_set),
         # Networks made before and after a change of a plug-in's output are never averaged.
-        "semantics": _semantics(
+        "semantics": semantics_of(
             [
                 (DISTILLATION, training_set.method),
                 (MODELS, training_set.matching_network),
