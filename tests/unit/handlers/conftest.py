@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from overproof.core.ids import UnitId
-from overproof.core.spec import DatasetSpec
+from overproof.core.spec import AssetSpec, DatasetSpec
 from overproof.errors import ShuttingDown
 from overproof.runtime.handler import Checkpoint, JobContext, UnitOutput
 
@@ -21,6 +21,7 @@ class FolderContext(JobContext):
         stop_after: the step after which the worker shuts down, saving a checkpoint if asked.
         checkpoint_every: steps between two checkpoints, 0 for none.
         batch_scale: as after running out of memory.
+        assets: what somebody brought, by its version.
     """
 
     def __init__(
@@ -31,6 +32,7 @@ class FolderContext(JobContext):
         stop_after: int | None = None,
         checkpoint_every: int = 0,
         batch_scale: float = 1.0,
+        assets: Mapping[str, Path] | None = None,
     ) -> None:
         self.device = "cpu"
         self.batch_scale = batch_scale
@@ -41,6 +43,7 @@ class FolderContext(JobContext):
         self.steps: list[tuple[int, int]] = []
         self.scalars: dict[str, float] = {}
         self._inputs = inputs
+        self._assets = assets or {}
         self._stop_after = stop_after
         self._every = checkpoint_every
         self._saved = folder / "checkpoints"
@@ -55,6 +58,9 @@ class FolderContext(JobContext):
 
     def dataset(self, spec: DatasetSpec) -> Path | None:
         return None
+
+    def asset(self, kind: str, spec: AssetSpec) -> Path:
+        return self._assets[spec.version]
 
     def progress(self, step: int, total: int, **scalars: float) -> None:
         self.steps.append((step, total))

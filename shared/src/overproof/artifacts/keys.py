@@ -36,5 +36,5 @@ def dead_letter(sha256: str) -> str:
 
 
 def asset(kind: str, sha256: str) -> str:
-    """A data set or weights that a user added; `kind` is `datasets` or `weights`."""
+    """What a user added; `kind` is `datasets`, `sets` (distilled ones) or `weights`."""
     return checked_key(f"assets/{kind}/{sha256}")

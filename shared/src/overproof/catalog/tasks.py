@@ -7,7 +7,14 @@ from dataclasses import dataclass
 from pydantic import BaseModel
 
 from overproof.core.registry import Params, PluginInfo, Registry
-from overproof.core.spec import CellBody, DistilledSetBody, ExpertsBody, NetworkBody
+from overproof.core.spec import (
+    CellBody,
+    DistilledSetBody,
+    ExpertsBody,
+    ImportedNetworkBody,
+    ImportedSetBody,
+    NetworkBody,
+)
 from overproof.core.states import JobKind
 
 
@@ -54,6 +61,24 @@ for _info in (
         needs="overproof[ml]",
         kind=JobKind.DISTILL,
         body=DistilledSetBody,
+    ),
+    TaskInfo(
+        name="imported-sets",
+        target="overproof.handlers.imports:ImportedSetHandler",
+        summary="take up a distilled set that somebody brought",
+        source="docs/import.md",
+        needs="overproof[ml]",
+        kind=JobKind.DISTILL,
+        body=ImportedSetBody,
+    ),
+    TaskInfo(
+        name="imported-networks",
+        target="overproof.handlers.imports:ImportedNetworkHandler",
+        summary="take up a network that somebody brought and measure its clean accuracy",
+        source="docs/import.md",
+        needs="overproof[ml]",
+        kind=JobKind.TRAIN,
+        body=ImportedNetworkBody,
     ),
     TaskInfo(
         name="networks",

@@ -156,7 +156,7 @@ def _plan(spec: Path, repository: ResultsRepository) -> ExperimentPlan:
         asset = repository.asset("datasets", name)
         return None if asset is None else asset.version
 
-    return make_plan(ExperimentSpec.read(spec), newest_version)
+    return make_plan(ExperimentSpec.read(spec), newest_version, repository.asset)
 
 
 def _submit(spec: Path, backends: Backends, *, retry_failed: bool) -> Submitted:

@@ -73,6 +73,21 @@ class DatasetSpec(_Frozen):
         return {"name": value} if isinstance(value, str) else value
 
 
+class AssetSpec(_Frozen):
+    """A distilled set or weights that somebody brought: the name, and the hash of the bytes.
+
+    The planner fills `version` in with the newest one.
+    """
+
+    name: Name
+    version: Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")] = ""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _accept_bare_name(cls, value: Any) -> Any:
+        return {"name": value} if isinstance(value, str) else value
+
+
 # ---- bodies of units -------------------------------------------------------------------------
 
 
@@ -130,6 +145,28 @@ class NetworkBody(_Frozen):
     network: PluginRef
     protocol: PluginRef
     seed: Seed
+
+
+class ImportedSetBody(_Frozen):
+    """One distilled set that somebody brought: task `imported-sets` of kind distill.
+
+    `dataset` is what it was distilled from; the set must fit its images and classes.
+    """
+
+    dataset: DatasetSpec
+    imported: AssetSpec
+
+
+class ImportedNetworkBody(_Frozen):
+    """One trained network that somebody brought: task `imported-networks` of kind train.
+
+    `training_set` is always null: nobody here knows what the network was trained on.
+    """
+
+    training_set: None = None
+    test_set: DatasetSpec
+    network: PluginRef
+    weights: AssetSpec
 
 
 class CellBody(_Frozen):
@@ -207,6 +244,7 @@ def _as_list(value: Any) -> Any:
 
 Datasets = Annotated[tuple[DatasetSpec, ...], BeforeValidator(_as_list), Field(min_length=1)]
 Plugins = Annotated[tuple[PluginRef, ...], BeforeValidator(_as_list)]
+Assets = Annotated[tuple[AssetSpec, ...], BeforeValidator(_as_list)]
 Counts = Annotated[tuple[Annotated[int, Field(ge=1, le=10_000)], ...], BeforeValidator(_as_list)]
 Seeds = Annotated[tuple[Seed, ...], BeforeValidator(_as_list), Field(min_length=1)]
 
@@ -220,6 +258,10 @@ class ExperimentSpec(_Frozen):
         methods: distillation methods; may be empty when only the whole set is trained.
         images_per_class: sizes of the distilled sets.
         whole_set: also train on the whole training set, as the upper reference.
+        imported: distilled sets that were brought by `overproof import`; each belongs to the data
+            set that it was imported for. There is one of each, whatever `seeds` says; a network is
+            trained on it for every one of `network_seeds`, or of `seeds`.
+        weights: networks that were brought by `overproof weights add`, attacked as they are.
         matching_network: network that methods match on; the first of `networks` by default.
         networks: networks that are trained on every set and attacked.
         protocol: how networks are trained.
@@ -237,8 +279,10 @@ class ExperimentSpec(_Frozen):
     methods: Plugins = ()
     images_per_class: Counts = ()
     whole_set: bool = False
+    imported: Assets = ()
+    weights: Assets = ()
     matching_network: PluginRef | None = None
-    networks: Annotated[Plugins, Field(min_length=1)]
+    networks: Plugins = ()
     protocol: PluginRef = PluginRef(name="dsa")
     attacks: tuple[AttackGrid, ...] = ()
     suites: Annotated[tuple[Name, ...], BeforeValidator(_as_list)] = ()
@@ -251,8 +295,11 @@ class ExperimentSpec(_Frozen):
     def _has_work(self) -> Self:
         if self.methods and not self.images_per_class:
             raise ValueError("methods need images_per_class; write e.g. images_per_class: [1, 10]")
-        if not self.methods and not self.whole_set:
+        trained = bool(self.methods or self.whole_set or self.imported)
+        if not trained and not self.weights:
             raise ValueError("nothing to train on; name methods or set whole_set: true")
+        if trained and not self.networks:
+            raise ValueError("no network to train; write e.g. networks: convnet")
         return self
 
     @classmethod

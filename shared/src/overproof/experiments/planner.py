@@ -21,16 +21,26 @@ from overproof.catalog.tasks import task
 from overproof.core.canonical import canonical_json
 from overproof.core.ids import GroupId, UnitId, group_id_of
 from overproof.core.spec import (
+    AssetSpec,
     CellBody,
     DatasetSpec,
     DistilledSetBody,
     ExperimentSpec,
+    ImportedNetworkBody,
+    ImportedSetBody,
     JobSpec,
     NetworkBody,
     PluginRef,
     Unit,
 )
 from overproof.core.threat import ThreatModel
+from overproof.experiments.brought import (
+    SETS,
+    WEIGHTS,
+    Assets,
+    group_facts,
+    no_assets,
+)
 from overproof.experiments.prerequisites import experts_of
 from overproof.experiments.resolving import DatasetVersions, Resolver
 from overproof.experiments.units import make_unit, semantics_of
@@ -54,19 +64,29 @@ class ExperimentPlan:
     groups: Mapping[GroupId, Mapping[str, Any]]
 
 
-def plan(spec: ExperimentSpec, versions: DatasetVersions) -> ExperimentPlan:
+def plan(
+    spec: ExperimentSpec, versions: DatasetVersions, assets: Assets = no_assets
+) -> ExperimentPlan:
     """Expand the grid of `spec`.
 
     Raises:
-        InvalidSpec: names or parameters that no plug-in knows, or data sets that nobody added;
-            all of them are listed.
+        InvalidSpec: names or parameters that no plug-in knows, or data sets, sets or weights that
+            nobody added; all of them are listed.
     """
-    resolved = Resolver(versions).resolve(spec)
+    resolver = Resolver(versions, assets)
+    resolved = resolver.resolve(spec)
+    brought = resolver.brought
     builder = _Builder()
     for source in resolved.datasets:
-        for training_set in _training_sets(resolved, source):
+        imported = [
+            _imported_set(resolved, source, asset, facts)
+            for asset, facts in brought.of(SETS, resolved.imported, source)
+        ]
+        for training_set in [*_training_sets(resolved, source), *imported]:
             for network in resolved.networks:
                 _add_networks(builder, resolved, source, training_set, network)
+        for asset, facts in brought.of(WEIGHTS, resolved.weights, source):
+            _add_imported_network(builder, resolved, source, asset, facts)
     return ExperimentPlan(spec, tuple(builder.units.values()), builder.groups)
 
 
@@ -108,7 +128,8 @@ class _Builder:
 class _TrainingSet:
     """What networks are trained on: distilled sets by seed, or a whole data set.
 
-    `experts` are the units that the distilled sets need.
+    `experts` are the units that the distilled sets need. `imported` is a set that somebody brought,
+    with the seeds of the networks that are trained on it.
     """
 
     source: DatasetSpec
@@ -117,15 +138,32 @@ class _TrainingSet:
     images_per_class: int | None = None
     distilled: Mapping[int, Unit] = field(default_factory=dict)
     experts: Sequence[Unit] = ()
+    imported: AssetSpec | None = None
+    network_seeds: Sequence[int] = ()
 
     @property
     def facts(self) -> dict[str, Any]:
-        return {
+        facts = {
             "dataset": _plain(self.source),
             "method": _plain(self.method),
             "matching_network": _plain(self.matching_network),
             "images_per_class": self.images_per_class,
         }
+        return facts if self.imported is None else facts | group_facts("imported", self.imported)
+
+
+def _imported_set(
+    spec: ExperimentSpec, source: DatasetSpec, asset: AssetSpec, facts: Mapping[str, Any]
+) -> _TrainingSet:
+    whole = source.model_copy(update={"subset_per_class": None, "test_subset_per_class": None})
+    unit = make_unit("imported-sets", ImportedSetBody(dataset=whole, imported=asset))
+    return _TrainingSet(
+        source.model_copy(update={"subset_per_class": None}),
+        images_per_class=facts["images_per_class"],
+        distilled={spec.seeds[0]: unit},
+        imported=asset,
+        network_seeds=spec.network_seeds or spec.seeds,
+    )
 
 
 def _training_sets(spec: ExperimentSpec, source: DatasetSpec) -> list[_TrainingSet]:
@@ -190,7 +228,7 @@ def _add_networks(
     for expert in training_set.experts:
         builder.add(expert)
     trained_on: list[tuple[str | DatasetSpec, Sequence[UnitId], Sequence[int]]] = [
-        (unit.id, [builder.add(unit)], spec.network_seeds or (seed,))
+        (unit.id, [builder.add(unit)], training_set.network_seeds or spec.network_seeds or (seed,))
         for seed, unit in training_set.distilled.items()
     ] or [(source, (), spec.network_seeds or spec.seeds)]
     for training, needs, seeds in trained_on:
@@ -210,6 +248,41 @@ def _add_networks(
             )
             victim_id = builder.add(victim)
             _add_cells(builder, spec, victim_id, test_set, seed, group)
+
+
+def _add_imported_network(
+    builder: _Builder,
+    spec: ExperimentSpec,
+    source: DatasetSpec,
+    asset: AssetSpec,
+    facts: Mapping[str, Any],
+) -> None:
+    """A network that somebody brought, and its attack cells."""
+    test_set = source.model_copy(update={"subset_per_class": None})
+    network = MODELS.canonical(PluginRef.model_validate(facts["network"]))
+    about = {
+        "dataset": _plain(test_set),
+        "matching_network": None,
+        "images_per_class": None,
+        "network": _plain(network),
+        "protocol": {"name": "as-brought", "params": {}},
+        "test_set": _plain(test_set),
+        "semantics": semantics_of([(MODELS, network)]),
+        **group_facts("weights", asset),
+    }
+    group = group_id_of(about)
+    builder.groups[group] = about
+    victim = builder.add(
+        make_unit(
+            "imported-networks",
+            ImportedNetworkBody(test_set=test_set, network=network, weights=asset),
+            plugins=[(MODELS, network)],
+            group=group,
+        )
+    )
+    # One cell an attack: cells of one victim that differ in seeds only are one line of results.
+    seed = (spec.network_seeds or spec.seeds)[0]
+    _add_cells(builder, spec, victim, test_set, seed, group)
 
 
 def _add_cells(

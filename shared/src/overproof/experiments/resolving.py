@@ -19,6 +19,7 @@ from overproof.core.registry import Registry
 from overproof.core.spec import AttackGrid, DatasetSpec, ExperimentSpec, PluginRef
 from overproof.core.threat import ThreatModel
 from overproof.errors import InvalidSpec, UnknownPlugin
+from overproof.experiments.brought import SETS, WEIGHTS, Assets, Brought, no_assets
 
 # The newest version of a data set that users added, None when there is none of that name.
 DatasetVersions = Callable[[str], str | None]
@@ -29,7 +30,12 @@ class Resolver:
     """Fills in defaults and versions, collecting every fault before it gives up."""
 
     versions: DatasetVersions
+    assets: Assets = no_assets
     faults: list[str] = field(default_factory=list)
+    brought: Brought = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.brought = Brought(self.assets, self.faults)
 
     def resolve(self, spec: ExperimentSpec) -> ExperimentSpec:
         """`spec` with canonical names, full parameters, versions and the attacks of its suites.
@@ -42,10 +48,13 @@ class Resolver:
         )
         methods = self._all(DISTILLATION, spec.methods, "methods")
         networks = self._all(MODELS, spec.networks, "networks")
-        matching = networks[0]
+        matching = networks[0] if networks else None
         if spec.matching_network is not None:
             matching = self._one(MODELS, spec.matching_network, "matching_network")
         protocol = self._one(PROTOCOLS, spec.protocol, "protocol")
+        known = {item.name for item in datasets}
+        imported = self.brought.resolve(SETS, spec.imported, "imported", known)
+        weights = self.brought.resolve(WEIGHTS, spec.weights, "weights", known)
         attacks = tuple(self._attack(grid, f"attacks.{i}") for i, grid in enumerate(spec.attacks))
         suites = tuple(self._suite(name, f"suites.{i}") for i, name in enumerate(spec.suites))
         if self.faults:
@@ -57,6 +66,8 @@ class Resolver:
                 "networks": networks,
                 "matching_network": matching,
                 "protocol": protocol,
+                "imported": imported,
+                "weights": weights,
                 "attacks": (*attacks, *(grid for grids in suites for grid in grids)),
             }
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from overproof.report.standings import Measured, Standing
+from overproof.report.standings import WHOLE_SET, Measured, Standing
 
 HEADERS = (
     "method",
@@ -26,12 +26,18 @@ def cells(row: Standing) -> list[str]:
     """A row of the leaderboard under `HEADERS`; what it belongs to is its `bench`."""
     return [
         row.method,
-        "all" if row.images_per_class is None else str(row.images_per_class),
+        _images_per_class(row),
         "none" if row.cell is None else f"{row.cell}:{row.semantics}",
         percent(row.clean),
         percent(row.robust) + (" !" if row.warnings else ""),
         percent(row.drop_rate),
     ]
+
+
+def _images_per_class(row: Standing) -> str:
+    if row.images_per_class is not None:
+        return str(row.images_per_class)
+    return "all" if row.method == WHOLE_SET else "-"  # nobody knows, of a network that was brought
 
 
 def percent(measured: Measured) -> str:

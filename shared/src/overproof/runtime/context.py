@@ -13,7 +13,7 @@ from overproof.artifacts.manifest import Manifest, UnitManifest
 from overproof.core.clock import Clock
 from overproof.core.ids import JobId, UnitId
 from overproof.core.refs import ArtifactRef
-from overproof.core.spec import DatasetSpec
+from overproof.core.spec import AssetSpec, DatasetSpec
 from overproof.errors import ArtifactCorrupt, ArtifactMissing, MalformedArtifact, PermanentError
 from overproof.runtime.cache import ArtifactCache
 from overproof.runtime.checkpoints import Checkpoints
@@ -22,6 +22,7 @@ from overproof.runtime.reports import Advanced, JobRequest, UnusableInput
 from overproof.runtime.stopping import StopRequest
 
 _BUNDLED = "bundled-"
+_WORDS = {"datasets": "data set", "sets": "distilled set", "weights": "network"}
 
 
 class AttemptContext(JobContext):
@@ -106,15 +107,24 @@ class AttemptContext(JobContext):
         """A read-only link to the cached file; its version is its hash."""
         if not spec.version or spec.version.startswith(_BUNDLED):
             return None
-        key = keys.asset("datasets", spec.version)
+        again = f"overproof data add {spec.name} PATH"
+        return self._asset("datasets", spec.name, spec.version, again=again)
+
+    def asset(self, kind: str, spec: AssetSpec) -> Path:
+        """A read-only link to the cached file; its version is its hash."""
+        command = "overproof import" if kind == "sets" else f"overproof {kind} add"
+        return self._asset(kind, spec.name, spec.version, again=f"{command} {spec.name} PATH")
+
+    def _asset(self, kind: str, name: str, version: str, *, again: str) -> Path:
+        key = keys.asset(kind, version)
         size_bytes = self._store.size_bytes(key)
         if size_bytes is None:
             raise ArtifactMissing(
-                f"data set {spec.name} of version {spec.version[:12]}… is not in the store; "
-                f"add it again with `overproof data add {spec.name} PATH`"
+                f"{_WORDS[kind]} {name} of version {version[:12]}… is not in the store; "
+                f"add it again with `{again}`"
             )
-        ref = ArtifactRef(key=key, sha256=spec.version, size_bytes=size_bytes)
-        return self._cache.link(self._store, ref, self._folder / "datasets" / spec.version)
+        ref = ArtifactRef(key=key, sha256=version, size_bytes=size_bytes)
+        return self._cache.link(self._store, ref, self._folder / kind / version)
 
     def _input_unit(self, unit_id: UnitId) -> tuple[Manifest, UnitManifest]:
         job_id = self._request.inputs.get(unit_id)

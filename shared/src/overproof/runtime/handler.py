@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from overproof.core.ids import UnitId
-from overproof.core.spec import DatasetSpec, JobSpec
+from overproof.core.spec import AssetSpec, DatasetSpec, JobSpec
 
 
 @dataclass(frozen=True)
@@ -62,6 +62,14 @@ class JobContext(ABC):
     @abstractmethod
     def dataset(self, spec: DatasetSpec) -> Path | None:
         """The packed file of a data set that was added to the store, None for a bundled one."""
+
+    @abstractmethod
+    def asset(self, kind: str, spec: AssetSpec) -> Path:
+        """The file of a distilled set (`sets`) or of weights (`weights`) that somebody brought.
+
+        Raises:
+            ArtifactMissing, ArtifactCorrupt: it is not in the store, or with other bytes.
+        """
 
     @abstractmethod
     def progress(self, step: int, total: int, **scalars: float) -> None:
