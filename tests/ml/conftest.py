@@ -16,7 +16,7 @@ from overproof.ml.shapes import ImageFacts
 from overproof.ml.train.experts import ExpertTraining, write_trajectory
 from overproof.ml.train.loop import Training
 from overproof.ml.train.means import Means
-from overproof.ml.train.protocols import Recipe
+from overproof.ml.train.recipe import Recipe
 
 CPU = torch.device("cpu")
 
@@ -49,12 +49,10 @@ def experts(
     seeds = (0, 1)
     recipe = Recipe(
         epochs=3,
-        drop_at=3,
         learning_rate=0.05,
         momentum=0.0,
         weight_decay=0.0,
         batch_size=64,
-        families=(),
     )
     training = ExpertTraining(
         Training(

@@ -20,7 +20,7 @@ from overproof.ml.models.base import Normalized, build
 from overproof.ml.train.evaluation import pixels_of
 from overproof.ml.train.loop import Training
 from overproof.ml.train.means import Means
-from overproof.ml.train.protocols import Recipe
+from overproof.ml.train.recipe import Recipe
 
 # A new attack is a row: parameters for a run of a second.
 ROWS: dict[str, dict[str, Any]] = {
@@ -78,12 +78,10 @@ def victim(digits: Dataset) -> Normalized:
     network = PluginRef(name="convnet", params={"width": 8, "depth": 2})
     recipe = Recipe(
         epochs=8,
-        drop_at=8,
         learning_rate=0.1,
         momentum=0.9,
         weight_decay=0.0,
         batch_size=50,
-        families=(),
     )
     training = Training(
         [build(network, digits.facts, 0)],

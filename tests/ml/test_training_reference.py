@@ -20,10 +20,12 @@ from overproof.ml.datasets.base import Dataset
 from overproof.ml.models.base import Normalized, build
 from overproof.ml.seeding import generator
 from overproof.ml.shapes import ImageFacts
+from overproof.ml.train.augmentation import Augmentation
 from overproof.ml.train.evaluation import pixels_of, predictions_of
 from overproof.ml.train.loop import Training
 from overproof.ml.train.means import Means, choose_means, multiplications
-from overproof.ml.train.protocols import Recipe, hard_label
+from overproof.ml.train.protocols import hard_label
+from overproof.ml.train.recipe import Recipe
 
 CPU = torch.device("cpu")
 RECIPE = hard_label(
@@ -113,7 +115,7 @@ def test_first_step_of_a_linear_network_is_known() -> None:
     facts = ImageFacts(channels=1, size=(2, 2), classes=2, mean=(0.5,), std=(0.25,))
     model = Normalized(Zero(), facts)  # type: ignore[arg-type]
     image = torch.tensor([[[[0.0, 0.5], [0.75, 1.0]]]])
-    recipe = replace(RECIPE, epochs=1, families=(), learning_rate=0.1)
+    recipe = replace(RECIPE, epochs=1, augmentation=Augmentation(), learning_rate=0.1)
 
     training = Training(
         [model], [0], image, torch.tensor([0]), recipe, means=Means.EAGER, device=CPU
@@ -177,7 +179,7 @@ def test_state_is_a_copy(digits: Dataset) -> None:
 
 
 def test_training_learns(digits: Dataset) -> None:
-    recipe = replace(RECIPE, epochs=25, drop_at=20, families=())
+    recipe = replace(RECIPE, epochs=25, milestones=(20,), augmentation=Augmentation())
     training = a_training(digits, recipe=recipe)
 
     losses = [training.step(epoch)["loss"] for epoch in range(25)]
@@ -217,7 +219,8 @@ def test_every_protocol_of_the_catalog_gives_a_recipe() -> None:
     for name in PROTOCOLS.names():
         recipe = PROTOCOLS.load(name)(PROTOCOLS.resolve(PluginRef(name=name)), mirrors=True)
 
-        assert recipe.epochs > recipe.drop_at > 0
+        assert recipe.epochs > 0
+        assert all(0 < milestone < recipe.epochs for milestone in recipe.milestones)
 
 
 def test_rate_drops_where_the_reference_makes_a_new_optimizer() -> None:
@@ -229,8 +232,8 @@ def test_rate_drops_where_the_reference_makes_a_new_optimizer() -> None:
 
 
 def test_digits_are_not_mirrored() -> None:
-    assert "flip" in hard_label(DsaProtocolParams(), mirrors=True).families
-    assert "flip" not in hard_label(DsaProtocolParams(), mirrors=False).families
+    assert "flip" in hard_label(DsaProtocolParams(), mirrors=True).augmentation.families
+    assert "flip" not in hard_label(DsaProtocolParams(), mirrors=False).augmentation.families
 
 
 def test_multiplications_are_counted_by_hand(digits: Dataset) -> None:

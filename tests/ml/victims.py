@@ -19,7 +19,7 @@ from overproof.ml.models.base import build
 from overproof.ml.train.evaluation import pixels_of
 from overproof.ml.train.loop import Training
 from overproof.ml.train.means import Means
-from overproof.ml.train.protocols import Recipe
+from overproof.ml.train.recipe import Recipe
 
 
 @lru_cache(maxsize=1)
@@ -28,12 +28,10 @@ def digits_victim() -> tuple[nn.Module, Tensor, Tensor]:
     data = load(DatasetSpec(name="digits", subset_per_class=60, test_subset_per_class=20), None)
     recipe = Recipe(
         epochs=12,
-        drop_at=12,
         learning_rate=0.05,
         momentum=0.9,
         weight_decay=0.0,
         batch_size=50,
-        families=(),
     )
     training = Training(
         [build(PluginRef(name="convnet", params={"width": 8, "depth": 2}), data.facts, 0)],

@@ -25,10 +25,11 @@ class ExpertsHandler(JobHandler):
         from overproof.ml.augment import dsa
         from overproof.ml.devices import device_facts, pick_device
         from overproof.ml.models.base import build
+        from overproof.ml.train.augmentation import Augmentation
         from overproof.ml.train.experts import ExpertTraining, write_trajectory
         from overproof.ml.train.loop import Training
         from overproof.ml.train.means import choose_means
-        from overproof.ml.train.protocols import Recipe
+        from overproof.ml.train.recipe import Recipe
 
         bodies = [ExpertsBody.model_validate(unit.body) for unit in job.units]
         body = bodies[0]
@@ -51,12 +52,13 @@ class ExpertsHandler(JobHandler):
                 dataset.train_labels,
                 Recipe(
                     epochs=body.epochs,
-                    drop_at=body.epochs,
                     learning_rate=body.learning_rate,
                     momentum=body.momentum,
                     weight_decay=body.weight_decay,
                     batch_size=body.batch_size,
-                    families=dsa.strategy_of(body.strategy, mirrors=dataset.mirrors),
+                    augmentation=Augmentation(
+                        dsa.strategy_of(body.strategy, mirrors=dataset.mirrors)
+                    ),
                 ),
                 means=means,
                 device=device,

@@ -19,12 +19,12 @@ def cutmix(
 
     Args:
         x: (B, C, H, W) images.
-        labels: (B,) int64.
+        labels: (B,) int64 classes, or (B, …) float32, of which rows are mixed.
         classes: K.
         generator: on the CPU.
 
     Returns:
-        (B, C, H, W) mixed images and (B, K) label probabilities.
+        (B, C, H, W) mixed images; (B, K) probabilities of classes, or labels of their own shape.
 
     Source: arXiv:1905.04899, section 3.1; snu-mllab/Efficient-Dataset-Condensation, train.py.
     Differs: no.
@@ -37,7 +37,8 @@ def cutmix(
     mixed = x.clone()
     mixed[:, :, top:bottom, left:right] = x[order, :, top:bottom, left:right]
     kept = 1 - (bottom - top) * (right - left) / (H * W)
-    targets = functional.one_hot(labels, classes).to(x.dtype)
+    is_soft = labels.is_floating_point()
+    targets = labels if is_soft else functional.one_hot(labels, classes).to(x.dtype)
     return mixed, kept * targets + (1 - kept) * targets[order]
 
 

@@ -16,7 +16,7 @@ from overproof.ml.distill.synthetic import labels_of
 from overproof.ml.models.base import Normalized
 from overproof.ml.train.loop import Training
 from overproof.ml.train.means import choose_means
-from overproof.ml.train.protocols import Recipe
+from overproof.ml.train.recipe import Recipe
 
 P = TypeVar("P", bound=FeatureParams)
 
@@ -45,12 +45,10 @@ class FeatureSelection(DistillationMethod[P]):
             dataset.train_labels,
             Recipe(
                 epochs=params.epochs,
-                drop_at=params.epochs,
                 learning_rate=params.learning_rate,
                 momentum=0.9,
                 weight_decay=5e-4,
                 batch_size=params.batch_size,
-                families=(),
             ),
             means=means,
             device=problem.device,

@@ -1,4 +1,4 @@
-"""Networks of one architecture that take steps of SGD side by side, each on its own batch."""
+"""Networks of one architecture that take steps side by side, each on its own batch."""
 
 from __future__ import annotations
 
@@ -9,20 +9,21 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, stack_module_state, vmap
-from torch.nn import functional
+from torch.optim import Optimizer
 
 from overproof.ml.models.base import Network
-from overproof.ml.train.protocols import Recipe
+from overproof.ml.train.losses import Loss
+from overproof.ml.train.recipe import Recipe
 
 
 class Fleet(ABC):
-    """M networks in training mode, with the momentum of each.
+    """M networks in training mode, with the state of each one's optimizer.
 
     What a network becomes depends on its own batches alone, never on its neighbours.
 
     Args:
         networks: on the device where they are to be trained; taken over and changed in place.
-        recipe: momentum and weight decay.
+        recipe: loss, optimizer, momentum and weight decay.
     """
 
     def __init__(self, networks: Sequence[Network], recipe: Recipe) -> None:
@@ -33,15 +34,15 @@ class Fleet(ABC):
 
     @abstractmethod
     def step(self, batches: Sequence[tuple[Tensor, Tensor]], learning_rate: float) -> Tensor:
-        """One step of SGD for each network.
+        """One step for each network.
 
         Args:
-            batches: for each network (B, C, H, W) normalised images and labels, (B,) int64
-                classes or (B, K) float32 probabilities; one B.
+            batches: for each network (B, C, H, W) normalised images and targets as the loss of
+                the recipe takes them; one B.
             learning_rate: of this step.
 
         Returns:
-            (M,) mean cross entropy before the step, on the device, no history.
+            (M,) mean loss before the step, on the device, no history.
         """
 
     @abstractmethod
@@ -50,7 +51,7 @@ class Fleet(ABC):
 
     @abstractmethod
     def state(self) -> dict[str, Tensor]:
-        """Weights, buffers and momentum; copies."""
+        """Weights, buffers and what optimizers remember; copies."""
 
     @abstractmethod
     def load_state(self, state: Mapping[str, Tensor]) -> None:
@@ -74,11 +75,12 @@ class LoopFleet(Fleet):
         self, networks: Sequence[Network], recipe: Recipe, *, compiled: bool = False
     ) -> None:
         super().__init__(networks, recipe)
-        self._optimizers = [_sgd(network.parameters(), recipe) for network in self._networks]
-        self._loss = _compiled_loss(self._networks[0]) if compiled else _eager_loss
+        self._optimizers = [_optimizer(network.parameters(), recipe) for network in self._networks]
+        make = _compiled_loss if compiled else _eager_loss
+        self._loss = make(self._networks[0], recipe.loss)
 
     def step(self, batches: Sequence[tuple[Tensor, Tensor]], learning_rate: float) -> Tensor:
-        """One step of SGD for each network."""
+        """One step for each network."""
         losses = []
         for network, optimizer, (x, y) in zip(
             self._networks, self._optimizers, batches, strict=True
@@ -97,14 +99,14 @@ class LoopFleet(Fleet):
             optimizer.state.clear()
 
     def state(self) -> dict[str, Tensor]:
-        """Entries `<network>.weights.<name>` and `<network>.momentum.<name>`."""
+        """Entries `<network>.weights.<name>` and `<network>.momentum.<name>` or of AdamW."""
         state = {}
         for i, (network, optimizer) in enumerate(
             zip(self._networks, self._optimizers, strict=True)
         ):
             for name, tensor in network.state_dict().items():
                 state[f"{i}.weights.{name}"] = tensor.clone()
-            state.update(_momentum_of(optimizer, network.named_parameters(), f"{i}.momentum."))
+            state.update(_memory_of(optimizer, network.named_parameters(), f"{i}."))
         return state
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
@@ -114,7 +116,7 @@ class LoopFleet(Fleet):
         ):
             names = network.state_dict().keys()
             network.load_state_dict({name: state[f"{i}.weights.{name}"] for name in names})
-            _load_momentum(optimizer, network.named_parameters(), state, f"{i}.momentum.")
+            _load_memory(optimizer, network.named_parameters(), state, f"{i}.")
 
     def networks(self) -> list[Network]:
         """The networks with their present weights."""
@@ -133,17 +135,16 @@ class StackedFleet(Fleet):
         self._parameters = {
             name: tensor.detach().requires_grad_(True) for name, tensor in parameters.items()
         }
-        self._optimizer = _sgd(self._parameters.values(), recipe)
+        self._optimizer = _optimizer(self._parameters.values(), recipe)
         template = self._networks[0]
 
         def loss(parameters: Any, buffers: Any, x: Tensor, y: Tensor) -> Tensor:
-            logits = functional_call(template, (parameters, buffers), (x,))
-            return functional.cross_entropy(logits, y)
+            return recipe.loss(functional_call(template, (parameters, buffers), (x,)), y)
 
         self._gradients = vmap(grad_and_value(loss))
 
     def step(self, batches: Sequence[tuple[Tensor, Tensor]], learning_rate: float) -> Tensor:
-        """One step of SGD for each network."""
+        """One step for each network."""
         x = torch.stack([x for x, _ in batches])
         y = torch.stack([y for _, y in batches])
         detached = {name: tensor.detach() for name, tensor in self._parameters.items()}
@@ -160,18 +161,18 @@ class StackedFleet(Fleet):
         self._optimizer.state.clear()
 
     def state(self) -> dict[str, Tensor]:
-        """Entries `weights.<name>` and `momentum.<name>`, each of M networks."""
+        """Entries `weights.<name>` and `momentum.<name>` or of AdamW, each of M networks."""
         state = {
             f"weights.{name}": tensor.detach().clone() for name, tensor in self._parameters.items()
         }
-        return state | _momentum_of(self._optimizer, self._parameters.items(), "momentum.")
+        return state | _memory_of(self._optimizer, self._parameters.items(), "")
 
     @torch.no_grad()
     def load_state(self, state: Mapping[str, Tensor]) -> None:
         """Take up what `state` returned."""
         for name, tensor in self._parameters.items():
             tensor.copy_(state[f"weights.{name}"])
-        _load_momentum(self._optimizer, self._parameters.items(), state, "momentum.")
+        _load_memory(self._optimizer, self._parameters.items(), state, "")
 
     @torch.no_grad()
     def networks(self) -> list[Network]:
@@ -182,21 +183,27 @@ class StackedFleet(Fleet):
         return self._networks
 
 
-def _eager_loss(network: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-    return functional.cross_entropy(network(x), y)
+def _eager_loss(_template: nn.Module, loss: Loss) -> Callable[[nn.Module, Tensor, Tensor], Tensor]:
+    return lambda network, x, y: loss(network(x), y)
 
 
-def _compiled_loss(template: nn.Module) -> Callable[[nn.Module, Tensor, Tensor], Tensor]:
+def _compiled_loss(
+    template: nn.Module, loss: Loss
+) -> Callable[[nn.Module, Tensor, Tensor], Tensor]:
     # Parameters are arguments of the compiled function: as attributes of their module they would
     # be guarded, and each network would be compiled anew until the recompile limit.
-    def loss(parameters: Mapping[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
-        return functional.cross_entropy(functional_call(template, dict(parameters), (x,)), y)
+    def of(parameters: Mapping[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
+        return loss(functional_call(template, dict(parameters), (x,)), y)
 
-    compiled = torch.compile(loss, dynamic=False)
+    compiled = torch.compile(of, dynamic=False)
     return lambda network, x, y: compiled(dict(network.named_parameters()), x, y)
 
 
-def _sgd(parameters: Any, recipe: Recipe) -> torch.optim.SGD:
+def _optimizer(parameters: Any, recipe: Recipe) -> Optimizer:
+    if recipe.optimizer == "adamw":
+        return torch.optim.AdamW(
+            parameters, lr=recipe.learning_rate, weight_decay=recipe.weight_decay
+        )
     return torch.optim.SGD(
         parameters,
         lr=recipe.learning_rate,
@@ -205,25 +212,37 @@ def _sgd(parameters: Any, recipe: Recipe) -> torch.optim.SGD:
     )
 
 
-def _set_learning_rate(optimizer: torch.optim.SGD, learning_rate: float) -> None:
+def _set_learning_rate(optimizer: Optimizer, learning_rate: float) -> None:
     for group in optimizer.param_groups:
         group["lr"] = learning_rate
 
 
-def _momentum_of(optimizer: torch.optim.SGD, named: Any, prefix: str) -> dict[str, Tensor]:
+# What optimizers keep of each parameter, and what it is called in a state.
+_MEMORY = {
+    "momentum_buffer": "momentum",
+    "exp_avg": "first_moment",
+    "exp_avg_sq": "second_moment",
+    "step": "step",
+}
+
+
+def _memory_of(optimizer: Optimizer, named: Any, prefix: str) -> dict[str, Tensor]:
     # Absent before the first step and after a reset; zeros mean the same, bit for bit.
     return {
-        prefix + name: buffer.clone()
+        f"{prefix}{called}.{name}": buffer.clone()
         for name, parameter in named
-        if (buffer := optimizer.state.get(parameter, {}).get("momentum_buffer")) is not None
+        for key, called in _MEMORY.items()
+        if (buffer := optimizer.state.get(parameter, {}).get(key)) is not None
     }
 
 
-def _load_momentum(
-    optimizer: torch.optim.SGD, named: Any, state: Mapping[str, Tensor], prefix: str
+def _load_memory(
+    optimizer: Optimizer, named: Any, state: Mapping[str, Tensor], prefix: str
 ) -> None:
     optimizer.state.clear()
     for name, parameter in named:
-        if prefix + name in state:
-            buffer = state[prefix + name].to(parameter.device, copy=True)
-            optimizer.state[parameter]["momentum_buffer"] = buffer
+        for key, called in _MEMORY.items():
+            if (kept := state.get(f"{prefix}{called}.{name}")) is not None:
+                # AdamW counts its steps on the CPU wherever the parameters are.
+                where = kept.device if key == "step" else parameter.device
+                optimizer.state[parameter][key] = kept.to(where, copy=True)

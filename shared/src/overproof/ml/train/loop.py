@@ -8,13 +8,12 @@ import torch
 from torch import Tensor
 
 from overproof.errors import NonFiniteLoss, ShapeError
-from overproof.ml.augment import dsa
 from overproof.ml.models.base import Network, Normalized
 from overproof.ml.seeding import generator
 from overproof.ml.train.evaluation import pixels_of
 from overproof.ml.train.fleet import Fleet, LoopFleet, StackedFleet
 from overproof.ml.train.means import Means
-from overproof.ml.train.protocols import Recipe
+from overproof.ml.train.recipe import Recipe
 
 _READ_EVERY = 20  # epochs between two waits for a GPU
 
@@ -30,13 +29,14 @@ class Training:
         networks: one for each seed, on the CPU; moved to `device` and trained in place.
         seeds: one for each network.
         images: (N, C, H, W), uint8 or float32 pixels.
-        labels: (N,) int64 classes, or (N, K) float32 probabilities.
-        recipe: see `protocols`.
+        targets: (N,) int64 classes, or (N, …) float32 as the loss of the recipe takes them.
+        recipe: see `recipe`.
         means: see `means.choose_means`.
         device: where to train.
 
     Raises:
-        ShapeError: numbers of networks and seeds, or of images and labels, differ or are 0.
+        ShapeError: numbers of networks and seeds, or of images and targets, differ or are 0;
+            classes where images are mixed.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class Training:
         networks: Sequence[Normalized],
         seeds: Sequence[int],
         images: Tensor,
-        labels: Tensor,
+        targets: Tensor,
         recipe: Recipe,
         *,
         means: Means,
@@ -52,12 +52,14 @@ class Training:
     ) -> None:
         if not 0 < len(networks) == len(seeds):
             raise ShapeError(f"{len(networks)} networks and {len(seeds)} seeds do not fit")
-        if not 0 < len(images) == len(labels):
-            raise ShapeError(f"{len(images)} images and {len(labels)} labels cannot be trained on")
+        if not 0 < len(images) == len(targets):
+            raise ShapeError(f"{len(images)} images and {len(targets)} labels cannot be trained on")
+        if recipe.augmentation.mixes and not targets.is_floating_point():
+            raise ShapeError("classes cannot be mixed; give targets as probabilities")
         self._models = [network.to(device) for network in networks]
         self._seeds = tuple(seeds)
         self._images = images.to(device)
-        self._labels = labels.to(device)
+        self._targets = targets.to(device)
         self._recipe = recipe
         self._fleet = _fleet([model.network for model in self._models], recipe, means)
         self._device = device
@@ -75,21 +77,18 @@ class Training:
             NonFiniteLoss: a network diverged; the message names its seed. On a GPU this is
                 noticed up to 19 epochs late, so that the host need not wait in every epoch.
         """
-        if index == self._recipe.drop_at:
+        if self._recipe.restarts and index in self._recipe.milestones:
             self._fleet.forget_momentum()
         learning_rate = self._recipe.learning_rate_at(index)
         count = len(self._images)
-        orders = [
-            torch.randperm(count, generator=generator(seed, "order", index)).to(self._device)
-            for seed in self._seeds
-        ]
+        orders = [self._order(seed, index) for seed in self._seeds]
         streams = [generator(seed, "augmentation", index) for seed in self._seeds]
 
         total = torch.zeros(len(self._seeds), device=self._device)
         for start in range(0, count, self._recipe.batch_size):
             chosen = [order[start : start + self._recipe.batch_size] for order in orders]
             batches = [
-                (self._augmented(model, rows, stream), self._labels[rows])
+                self._augmented(model, rows, stream)
                 for model, rows, stream in zip(self._models, chosen, streams, strict=True)
             ]
             total += self._fleet.step(batches, learning_rate) * len(chosen[0])
@@ -108,10 +107,17 @@ class Training:
         """Take up what `state` returned."""
         self._fleet.load_state(state)
 
-    def _augmented(self, model: Normalized, rows: Tensor, stream: torch.Generator) -> Tensor:
+    def _order(self, seed: int, epoch: int) -> Tensor:
+        count = len(self._images)
+        if not self._recipe.shuffled:
+            return torch.arange(count, device=self._device)
+        return torch.randperm(count, generator=generator(seed, "order", epoch)).to(self._device)
+
+    def _augmented(
+        self, model: Normalized, rows: Tensor, stream: torch.Generator
+    ) -> tuple[Tensor, Tensor]:
         x = model.normalize(pixels_of(self._images[rows]))
-        drawn = dsa.draw(self._recipe.families, stream, len(x), siamese=False)
-        return dsa.apply(x, drawn)
+        return self._recipe.augmentation(x, self._targets[rows], stream)
 
     def _read(self, epoch: int, losses: Tensor) -> Mapping[str, float]:
         last = epoch + 1 == self._recipe.epochs

@@ -1,0 +1,57 @@
+"""What to do in every epoch of a training."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from overproof.ml.train.augmentation import Augmentation
+from overproof.ml.train.losses import Loss
+
+OptimizerName = Literal["sgd", "adamw"]
+
+_NO_AUGMENTATION = Augmentation()
+_CROSS_ENTROPY = Loss()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """A training of some epochs.
+
+    Attributes:
+        epochs: E, how many are run.
+        learning_rate: at the start.
+        momentum: of SGD; AdamW takes its own betas, 0.9 and 0.999.
+        weight_decay: as a gradient in SGD, decoupled in AdamW.
+        batch_size: images a step; the last batch of an epoch is smaller.
+        optimizer: which.
+        shuffled: whether images come in an order drawn anew each epoch, else as they are stored.
+        milestones: epochs, from 0, from which on the rate is multiplied by `decay`.
+        decay: factor at each milestone.
+        restarts: whether momentum is forgotten at milestones, as by a new optimizer.
+        cosine: c; the rate is multiplied by ½ (1 + cos(c π e / E)) in epoch e. 1 ends near 0, ½
+            near half of the rate, 0 leaves it.
+        augmentation: of each batch.
+        loss: what is minimised.
+    """
+
+    epochs: int
+    learning_rate: float
+    momentum: float
+    weight_decay: float
+    batch_size: int
+    optimizer: OptimizerName = "sgd"
+    shuffled: bool = True
+    milestones: tuple[int, ...] = ()
+    decay: float = 0.1
+    restarts: bool = False
+    cosine: float = 0.0
+    augmentation: Augmentation = _NO_AUGMENTATION
+    loss: Loss = _CROSS_ENTROPY
+
+    def learning_rate_at(self, epoch: int) -> float:
+        """Learning rate of `epoch`, counted from 0."""
+        passed = sum(epoch >= milestone for milestone in self.milestones)
+        wave = 0.5 * (1 + math.cos(self.cosine * math.pi * epoch / self.epochs))
+        return self.learning_rate * self.decay**passed * wave
