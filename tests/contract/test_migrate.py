@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -9,12 +10,13 @@ from pathlib import Path
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from sqlalchemy import inspect, text
+from sqlalchemy import inspect, make_url, text
+from sqlalchemy.exc import ProgrammingError
 
 from overproof.core.states import JobKind
-from overproof.errors import DatabaseUnavailable
+from overproof.errors import DatabaseUnavailable, NotFound
 from overproof.results.engine import create_engine
-from overproof.results.migrate import migrate, newest_revision
+from overproof.results.migrate import is_migrated, migrate, newest_revision, revision_of
 from overproof.results.repository import ResultsRepository
 from overproof.results.tables import metadata
 from tests.databases import fresh_postgres
@@ -78,3 +80,56 @@ def test_database_that_was_not_migrated_is_unavailable(empty_url: str) -> None:
     with pytest.raises(DatabaseUnavailable, match="check that it runs and was migrated"):
         ResultsRepository(engine).experiments()
     engine.dispose()
+
+
+def test_schema_that_is_newer_than_the_code_stays_as_it_is(empty_url: str) -> None:
+    engine = create_engine(empty_url)
+    migrate(engine)
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
+        connection.execute(text("DROP VIEW jobs_wanted"))
+
+    migrate(engine)
+
+    with engine.connect() as connection:
+        views, revision = inspect(connection).get_view_names(), revision_of(connection)
+    migrated = is_migrated(engine)
+    engine.dispose()
+    assert (views, revision, migrated) == ([], "9999", True)
+
+
+def test_a_database_counts_as_migrated_once_it_is(empty_url: str) -> None:
+    engine = create_engine(empty_url)
+
+    before = is_migrated(engine)
+    migrate(engine)
+
+    assert (before, is_migrated(engine)) == (False, True)
+    engine.dispose()
+
+
+@pytest.mark.postgres
+def test_reader_may_read_what_is_wanted_and_nothing_else(server_url: Callable[[str], str]) -> None:
+    role = f"reader_{secrets.token_hex(4)}"
+    with fresh_postgres(server_url("POSTGRES")) as url:
+        engine = create_engine(url)
+        with pytest.raises(NotFound, match=role):
+            migrate(engine, reader=role)
+        try:
+            with engine.begin() as connection:
+                connection.execute(text(f"CREATE ROLE {role} LOGIN"))
+            migrate(engine, reader=role)
+            migrate(engine, reader=role)
+
+            reading = create_engine(make_url(url).set(username=role).render_as_string(False))
+            with reading.connect() as connection:
+                found = connection.execute(text("SELECT kind FROM jobs_wanted")).scalars().all()
+            with reading.connect() as connection, pytest.raises(ProgrammingError, match="denied"):
+                connection.execute(text("SELECT * FROM jobs"))
+            reading.dispose()
+        finally:
+            with engine.begin() as connection:
+                connection.execute(text(f"DROP OWNED BY {role}"))
+                connection.execute(text(f"DROP ROLE {role}"))
+            engine.dispose()
+    assert sorted(found) == sorted(JobKind)

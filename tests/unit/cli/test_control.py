@@ -7,8 +7,11 @@ import pytest
 
 from overproof.artifacts import keys
 from overproof.bus.topics import Topic
+from overproof.cli.control import wait_until_migrated
+from overproof.core.clock import ManualClock
 from overproof.core.ids import ExperimentId
 from overproof.core.states import JobKind
+from overproof.errors import DatabaseUnavailable
 from overproof.runtime.wiring import Backends
 from tests.command_line import call, read_json
 
@@ -48,3 +51,30 @@ def test_dead_letters_are_listed_replayed_and_dropped(letter: int, backends: Bac
 def test_migrate_prepares_a_database_for_the_services(home: Path) -> None:
     assert "schema" in call("migrate").stdout
     assert "schema" in call("migrate").stdout
+
+
+def test_who_waits_for_the_schema_says_why_once_and_goes_on(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    clock = ManualClock()
+    answers = [DatabaseUnavailable("it is down"), False, False, True]
+
+    def is_migrated() -> bool:
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return bool(answer)
+
+    began = clock.now()
+    wait_until_migrated(is_migrated, clock)
+
+    said = capsys.readouterr().err
+    assert answers == []
+    assert clock.now() > began
+    assert (said.count("it is down"), said.count("older than this version")) == (1, 1)
+
+
+def test_waiting_for_a_schema_that_is_there_ends_at_once(home: Path) -> None:
+    call("migrate")
+
+    assert "schema" in call("migrate", "--wait").stdout

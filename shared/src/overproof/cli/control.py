@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated
 
 import typer
 
 from overproof.cli.backends import open_backends, open_repository
-from overproof.cli.output import JsonOption, moment, print_json, print_table, say
+from overproof.cli.output import JsonOption, moment, print_json, print_table, say, warn
+from overproof.core.clock import Clock
 from overproof.core.states import JobKind
+from overproof.errors import DatabaseUnavailable, redact
 
 Kind = Annotated[JobKind, typer.Argument(help="Kind of job.")]
+_ASK_AGAIN_S = 1.0
 LetterId = Annotated[int, typer.Argument(help="Number from `overproof dead-letters list`.")]
 
 
@@ -28,20 +32,52 @@ def resume(kind: Kind) -> None:
     say(f"{kind} goes on")
 
 
-def migrate() -> None:
+def migrate(
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Change nothing; return once another process did it.")
+    ] = False,
+    reader: Annotated[
+        str, typer.Option(help="Role of Postgres that may read the view jobs_wanted afterwards.")
+    ] = "",
+) -> None:
     """Bring the database to the schema of this version; run it once before the services start."""
+    from overproof.core.clock import SystemClock
     from overproof.results.engine import create_engine
+    from overproof.results.migrate import is_migrated, newest_revision
     from overproof.results.migrate import migrate as bring_up
-    from overproof.results.migrate import newest_revision
     from overproof.runtime.settings import Settings
 
     settings = Settings.from_env()
     engine = create_engine(settings.database)
     try:
-        bring_up(engine, settings.retry)
+        if wait:
+            wait_until_migrated(lambda: is_migrated(engine), SystemClock())
+        else:
+            bring_up(engine, settings.retry, reader=reader)
     finally:
         engine.dispose()
-    say(f"the database has schema {newest_revision()}")
+    say(f"the database has schema {newest_revision()} or a newer one")
+
+
+def wait_until_migrated(is_migrated: Callable[[], bool], clock: Clock) -> None:
+    """Return once the schema is there; a database that does not answer is asked again.
+
+    Args:
+        is_migrated: asks the database; may raise `DatabaseUnavailable`.
+        clock: waits between two questions.
+    """
+    said = ""
+    while True:
+        try:
+            if is_migrated():
+                return
+            found = "the schema is older than this version"
+        except DatabaseUnavailable as error:
+            found = redact(str(error))
+        if found != said:  # once, not every second for hours
+            warn(f"waiting: {found}; `overproof migrate` brings it up to date")
+            said = found
+        clock.sleep(_ASK_AGAIN_S)
 
 
 dead_letters = typer.Typer(no_args_is_help=True, help="Messages that nobody could use.")
