@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from overproof.catalog.fields import Count, Fraction, Positive, Strategy
 from overproof.core.registry import Params, PluginInfo, Registry
+
+# Whose weights are attacked and shown: those after the last epoch, those that did best on examples
+# held out of training, or, as published numbers have it, those that did best on the test set.
+Selection = Literal["last", "validation", "paper"]
+
+AtLeastZero = Annotated[float, Field(ge=0)]
+Probability = Annotated[float, Field(ge=0, le=1)]
+_RATE = r"\d*\.?\d+(e-?\d+)?"
+Rates = Annotated[str, Field(pattern=rf"^({_RATE}( {_RATE})*)?$")]
 
 
 class ProtocolParams(Params):
@@ -28,6 +37,54 @@ class DsaProtocolParams(ProtocolParams):
     strategy: Strategy = "auto"
 
 
+class DatmProtocolParams(DsaProtocolParams):
+    """As DSA, in smaller batches."""
+
+    batch_size: Count = 128
+
+
+class SelectedParams(DsaProtocolParams):
+    """Training that is looked at `looks` times, evenly spread, of which `selection` picks one."""
+
+    selection: Selection = "last"
+    looks: Count = 4
+
+
+class DdrProtocolParams(SelectedParams):
+    """SGD; learning rate ×0.1 at half of the epochs; images in the order in which they are stored.
+
+    The weights that did best on the test set are kept, as in the published code. `strategy`: the
+    benchmark augments where the method did, so write `none` for those that did not.
+    """
+
+    selection: Selection = "paper"
+    looks: Count = 20
+
+
+class DdkProtocolParams(SelectedParams):
+    """Hard labels and a learning rate that is searched for distilled sets, or what a set brings.
+
+    `labels`: `hard` are classes, whatever soft labels a set has; `set` are those that it brings.
+    `learning_rates`: tried on the distilled set, and judged by training images that are held out;
+    empty for none. Whole sets take `learning_rate`, as do sets that bring one, with their labels.
+    `schedule`: `step` is ×0.1 after every `step_epochs`, `cosine` ends near 0, `half-cosine` near
+    half. `temperature`, `scales_loss` and `hard_weight`: see `ml.train.losses`.
+    """
+
+    optimizer: Literal["sgd", "adamw"] = "sgd"
+    learning_rates: Rates = "0.001 0.005 0.01 0.05 0.1"
+    schedule: Literal["step", "cosine", "half-cosine"] = "step"
+    step_epochs: Count = 500
+    strategy: Strategy = "none"
+    cutmix_probability: Probability = 0.0
+    mixup_alpha: AtLeastZero = 0.0
+    labels: Literal["hard", "set"] = "hard"
+    loss: Literal["cross-entropy", "kl", "mse"] = "cross-entropy"
+    temperature: Positive = 1.0
+    scales_loss: bool = False
+    hard_weight: AtLeastZero = 0.0
+
+
 PROTOCOLS: Registry = Registry("protocols")
 
 for _info in (
@@ -45,6 +102,41 @@ for _info in (
         params=DsaProtocolParams,
         summary="1,000 epochs with differentiable augmentation, parameters drawn for each image",
         source="Zhao & Bilen, arXiv:2102.08259; VICO-UoE/DatasetCondensation, utils.py",
+        needs="overproof[ml]",
+    ),
+    PluginInfo(
+        name="mtt",
+        target="overproof.ml.train.protocols:hard_label",
+        params=DsaProtocolParams,
+        summary="as dsa, at the learning rate and towards the soft labels that a set brings",
+        source="Cazenavette et al., arXiv:2203.11932; mtt-distillation, utils.py",
+        needs="overproof[ml]",
+        aliases=("tesla",),
+    ),
+    PluginInfo(
+        name="datm",
+        target="overproof.ml.train.protocols:hard_label",
+        params=DatmProtocolParams,
+        summary="as mtt, in batches of 128",
+        source="Guo et al., arXiv:2310.05773; NUS-HPC-AI-Lab/DATM, utils_baseline.py",
+        needs="overproof[ml]",
+    ),
+    PluginInfo(
+        name="ddr",
+        target="overproof.ml.train.protocols:unified",
+        params=DdrProtocolParams,
+        summary="1,000 epochs in stored order, best on the test set: the unified one of "
+        "DD-RobustBench",
+        source="Wu et al., arXiv:2403.13322, section IV",
+        needs="overproof[ml]",
+    ),
+    PluginInfo(
+        name="ddk",
+        target="overproof.ml.train.protocols:ranking",
+        params=DdkProtocolParams,
+        summary="hard labels at a searched learning rate, or any labels, losses and mixing: "
+        "those of DD-Ranking",
+        source="Li et al., arXiv:2505.13300; NUS-HPC-AI-Lab/DD-Ranking",
         needs="overproof[ml]",
     ),
 ):

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from overproof.catalog.protocols import PROTOCOLS
 from overproof.core.ids import UnitId
@@ -14,9 +13,8 @@ from overproof.handlers.resume import run_to_end
 from overproof.runtime.handler import JobContext, JobHandler, UnitOutput
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from overproof.ml.datasets.base import Dataset
+    from overproof.ml.train.assembly import Assembled, TrainingSet
 
 
 class NetworksHandler(JobHandler):
@@ -28,7 +26,11 @@ class NetworksHandler(JobHandler):
     with `label` and `prediction` (N,) int64 over the test set.
     Result: `total`, `clean_correct`, `clean_accuracy`, `train_accuracy` (on the training images
     as they are), `loss` (of the last epoch), `steps`, `network` (name and parameters, for those
-    who load the weights); `cost.seconds`, an equal share of the job's.
+    who load the weights); `last_correct` and `best_correct`, right answers on the test set after
+    the last epoch and after the best of `looks` (epoch → right answers), and `chosen_epoch`,
+    whose weights are stored; `learning_rate` where it was searched, with `tried_rates` (rate →
+    right answers on held-out images, -1 where it diverged); `cost.seconds`, an equal share of the
+    job's.
     """
 
     def run(self, job: JobSpec, context: JobContext) -> Mapping[UnitId, UnitOutput]:
@@ -37,52 +39,39 @@ class NetworksHandler(JobHandler):
 
         from overproof.ml.checkpoints import save_weights
         from overproof.ml.devices import device_facts, pick_device
-        from overproof.ml.models.base import build
+        from overproof.ml.train.assembly import assemble
         from overproof.ml.train.evaluation import predictions_of
-        from overproof.ml.train.loop import Training
-        from overproof.ml.train.means import choose_means
 
         bodies = [NetworkBody.model_validate(unit.body) for unit in job.units]
         body = bodies[0]
         device = pick_device(context.device)
         test_set = load_dataset(body.test_set, context)
-        images, labels, targets, learning_rate = _training_set(body, test_set, context)
+        training_set = _training_set(body, test_set, context)
         recipe = PROTOCOLS.load(body.protocol.name)(
             PROTOCOLS.resolve(body.protocol), mirrors=test_set.mirrors
         )
-        if learning_rate is not None:
-            recipe = replace(recipe, learning_rate=learning_rate)
-            context.note(learning_rate=learning_rate)
-        networks = [build(body.network, test_set.facts, each.seed) for each in bodies]
-        means, reason = choose_means(
-            networks[0].network,
-            test_set.facts,
-            device=device,
-            images=len(images),
-            epochs=recipe.epochs,
-        )
-        context.note(**device_facts(device), means=means.value, means_reason=reason)
-        training = Training(
-            networks,
-            [each.seed for each in bodies],
-            images,
-            targets,
-            recipe,
-            means=means,
-            device=device,
-        )
-        seconds = run_to_end(training, context)
-
-        outputs = {}
         rows = rows_at_once(context, pixels=test_set.test_images[0, 0].numel())
-        for unit, network, loss in zip(
-            job.units, training.networks(), training.losses, strict=True
-        ):
+        assembled = assemble(
+            body.network,
+            [each.seed for each in bodies],
+            training_set,
+            recipe,
+            test_set,
+            device=device,
+            rows_at_once=rows,
+        )
+        context.note(**device_facts(device), **assembled.facts)
+        seconds = run_to_end(assembled.work, context)
+
+        training = assembled.training
+        searched = _searched(assembled)
+        outputs = {}
+        for i, (unit, network) in enumerate(zip(job.units, training.networks(), strict=True)):
             predictions = predictions_of(
                 network, test_set.test_images, device=device, rows_at_once=rows
             )
-            on_training = predictions_of(network, images, device=device, rows_at_once=rows)
             correct = int((predictions == test_set.test_labels).sum())
+            on_training = training_set.examples.correct(network, device, rows)
             files = {
                 "weights": context.workdir / f"{unit.id}-weights.safetensors",
                 "predictions": context.workdir / f"{unit.id}-predictions.safetensors",
@@ -91,34 +80,43 @@ class NetworksHandler(JobHandler):
             save_file(
                 {"label": test_set.test_labels, "prediction": predictions}, files["predictions"]
             )
+            looks = dict(zip(training.epochs, training.correct[i].tolist(), strict=True))
             result = {
                 "total": len(predictions),
                 "clean_correct": correct,
                 "clean_accuracy": correct / len(predictions),
-                "train_accuracy": float((on_training == labels).float().mean()),
-                "loss": loss,
+                "train_accuracy": on_training / len(training_set.images),
+                "loss": training.losses[i],
                 "steps": training.total_steps,
                 "network": body.network.model_dump(mode="json"),
+                "last_correct": looks[training.epochs[-1]],
+                "best_correct": max(looks.values()),
+                "looks": {str(epoch): count for epoch, count in looks.items()},
+                "chosen_epoch": training.epochs[int(training.chosen[i])],
                 "cost": {"seconds": seconds / len(job.units)},
             }
-            outputs[UnitId(unit.id)] = UnitOutput(result=result, files=files)
+            outputs[UnitId(unit.id)] = UnitOutput(result=result | searched, files=files)
         return outputs
 
 
-def _training_set(
-    body: NetworkBody, test_set: Dataset, context: JobContext
-) -> tuple[Tensor, Tensor, Tensor, float | None]:
-    """What the networks see: a distilled set, or a data set's training part.
+def _searched(assembled: Assembled) -> dict[str, Any]:
+    """What a search of the learning rate found; nothing without one."""
+    from overproof.ml.train.search import SearchedTraining
 
-    Returns:
-        Images, class indices, what is trained towards (class indices or probabilities), and the
-        learning rate that came with the images, None without one.
-    """
+    work = assembled.work
+    if not isinstance(work, SearchedTraining):
+        return {}
+    return {"learning_rate": work.rate, "tried_rates": work.tried}
+
+
+def _training_set(body: NetworkBody, test_set: Dataset, context: JobContext) -> TrainingSet:
+    """What the networks see: a distilled set, or a data set's training part."""
     from overproof.ml.distill.base import DistilledSet
+    from overproof.ml.train.assembly import TrainingSet
 
     if isinstance(body.training_set, DatasetSpec):
         whole = load_dataset(body.training_set, context)
-        return whole.train_images, whole.train_labels, whole.train_labels, None
+        return TrainingSet(whole.train_images, whole.train_labels, is_whole=True)
     path = context.input(UnitId(body.training_set), "images")
     made = DistilledSet.read(path, test_set.facts).decoded()
-    return made.images, made.labels, made.targets, made.learning_rate
+    return TrainingSet(made.images, made.labels, made.logits, made.learning_rate)

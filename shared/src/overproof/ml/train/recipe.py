@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
+from overproof.catalog.protocols import Selection
 from overproof.ml.train.augmentation import Augmentation
 from overproof.ml.train.losses import Loss
 
@@ -34,6 +35,9 @@ class Recipe:
             near half of the rate, 0 leaves it.
         augmentation: of each batch.
         loss: what is minimised.
+        selection, looks: see `selection.WatchedTraining`.
+        rates: learning rates to be tried first, see `search.SearchedTraining`; empty for none.
+        own_labels: whether soft labels and a learning rate that come with a set are used.
     """
 
     epochs: int
@@ -49,6 +53,10 @@ class Recipe:
     cosine: float = 0.0
     augmentation: Augmentation = _NO_AUGMENTATION
     loss: Loss = _CROSS_ENTROPY
+    selection: Selection = "last"
+    looks: int = 4
+    rates: tuple[float, ...] = ()
+    own_labels: bool = True
 
     def learning_rate_at(self, epoch: int) -> float:
         """Learning rate of `epoch`, counted from 0."""
