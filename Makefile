@@ -9,7 +9,8 @@ UPGRADE ?=
 # Those that need a server of scripts/servers.
 SERVER_MARKS := kafka or s3 or postgres
 
-.PHONY: help setup demo test test-fast check bench results docs lock servers-up servers-down dashboard
+.PHONY: help setup demo test test-fast check bench results docs lock images servers-up \
+	servers-down dashboard
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -56,3 +57,6 @@ servers-down: setup ## Stop them and delete their data
 
 dashboard: setup ## Show the dashboard in a browser
 	@$(BIN)/overproof dashboard
+
+images: setup ## Build the container images (ONLY=name, TORCH_BACKEND=cpu|cu128, TAG, REGISTRY)
+	@$(BIN)/python -m scripts.images $(ONLY)

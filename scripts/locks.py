@@ -24,6 +24,8 @@ COMPONENTS = {
     "dashboard": "dashboard",
 }
 TORCH = LOCKS / "torch.txt"
+# What an image is built with: uv, and what makes a wheel of the library.
+BUILD = LOCKS / "build.txt"
 # By name or by prefix.
 BUILT_PER_MACHINE = re.compile(r"(torch|torchvision|triton|pytorch-triton|nvidia-.*|cuda-.*)==")
 PINNED_ONCE = re.compile(r"(torch|torchvision)==")
@@ -46,6 +48,13 @@ def inputs_hash(component: str) -> str:
     return hashlib.sha256(json.dumps([inputs, overrides], sort_keys=True).encode()).hexdigest()
 
 
+def build_requirements() -> list[str]:
+    """What `BUILD` pins: the uv of scripts/setup and the library's build system."""
+    version = re.search(r"^UV_VERSION=(\S+)$", (ROOT / "scripts/setup").read_text(), re.MULTILINE)
+    assert version
+    return [f"uv=={version[1]}", *_toml(ROOT / "shared/pyproject.toml")["build-system"]["requires"]]
+
+
 def main() -> None:
     """Writes every lock; a pin that still fits stays, unless all are to be upgraded."""
     parser = argparse.ArgumentParser(description="Pin the dependencies of every component.")
@@ -62,14 +71,21 @@ def main() -> None:
         blocks = _compile(folder, lock, ["--constraints", str(TORCH), *options])
         header = f"# Written by `make lock`.\n# inputs: sha256:{inputs_hash(component)}\n"
         lock.write_text(header + "".join(b for b in blocks if not BUILT_PER_MACHINE.match(b)))
+    requirements = "".join(f"{each}\n" for each in build_requirements())
+    blocks = _compile_from("-", BUILD, options, requirements)
+    BUILD.write_text("# Written by `make lock`.\n" + "".join(blocks))
 
 
 def _compile(folder: str, lock: Path, options: list[str]) -> list[str]:
+    return _compile_from(f"{folder}/pyproject.toml", lock, options)
+
+
+def _compile_from(source: str, lock: Path, options: list[str], text: str = "") -> list[str]:
     """One block of text for each pinned package: its line and those of its hashes."""
-    command = [".tools/uv/bin/uv", "pip", "compile", "--quiet", f"{folder}/pyproject.toml"]
+    command = [".tools/uv/bin/uv", "pip", "compile", "--quiet", source]
     command += ["--universal", "--generate-hashes", "--no-emit-index-url", "--no-annotate"]
     command += ["--no-header", "--no-emit-package", "overproof", "--output-file", str(lock)]
-    subprocess.run([*command, *options], cwd=ROOT, check=True)
+    subprocess.run([*command, *options], cwd=ROOT, check=True, input=text, text=True)
     return re.split(r"^(?=\S)", lock.read_text(), flags=re.MULTILINE)
 
 
