@@ -20,6 +20,9 @@ from overproof.core.registry import Params, PluginInfo, Registry
 
 # Tag of methods that look at no network: none enters the ids of their sets.
 NETWORK_FREE = "network-free"
+# Tags of methods that ask a teacher, and that need one with batch statistics.
+ASKS_TEACHER = "asks-teacher"
+BATCH_STATISTICS = "batch-statistics"
 
 
 class RandomParams(Params):

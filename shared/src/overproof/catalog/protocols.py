@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from overproof.catalog.fields import Count, Fraction, Positive, Strategy
+from overproof.catalog.teaching import TEACHING_PROTOCOLS
 from overproof.core.registry import Params, PluginInfo, Registry
 
 # Whose weights are attacked and shown: those after the last epoch, those that did best on examples
@@ -139,5 +140,6 @@ for _info in (
         source="Li et al., arXiv:2505.13300; NUS-HPC-AI-Lab/DD-Ranking",
         needs="overproof[ml]",
     ),
+    *TEACHING_PROTOCOLS,
 ):
     PROTOCOLS.add(_info)

@@ -14,6 +14,8 @@ from overproof.core.spec import (
     ImportedNetworkBody,
     ImportedSetBody,
     NetworkBody,
+    SoftLabelsBody,
+    TeacherBody,
 )
 from overproof.core.states import JobKind
 
@@ -100,6 +102,25 @@ for _info in (
         body=ExpertsBody,
         varies=frozenset({"seed"}),
         most_units=10,
+    ),
+    TaskInfo(
+        name="teachers",
+        target="overproof.handlers.teachers:TeachersHandler",
+        summary="train networks on the whole set that label images and are inverted",
+        source="Yin et al., arXiv:2306.13092; VILA-Lab/SRe2L, squeeze_cifar.py",
+        needs="overproof[ml]",
+        kind=JobKind.TRAIN,
+        body=TeacherBody,
+        varies=frozenset({"seed"}),
+    ),
+    TaskInfo(
+        name="soft-labels",
+        target="overproof.handlers.soft_labels:SoftLabelsHandler",
+        summary="let a teacher label views of a set",
+        source="Shen & Xing, arXiv:2112.01528; VILA-Lab/SRe2L, relabel",
+        needs="overproof[ml]",
+        kind=JobKind.DISTILL,
+        body=SoftLabelsBody,
     ),
     TaskInfo(
         name="white-box",

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 import yaml
 from pydantic import (
@@ -96,7 +96,8 @@ class DistilledSetBody(_Frozen):
 
     `network` is what the method matches on; None for methods that need none, so that their sets
     are shared by experiments with different networks. `experts` are the units whose trajectories
-    the method follows; empty for methods that follow none.
+    the method follows; empty for methods that follow none. `teacher` is the unit of the network
+    that the method asks; None for methods that ask none.
     """
 
     dataset: DatasetSpec
@@ -105,14 +106,17 @@ class DistilledSetBody(_Frozen):
     images_per_class: Annotated[int, Field(ge=1)]
     seed: Seed
     experts: tuple[Annotated[str, Field(pattern=UNIT_ID_PATTERN)], ...] = ()
+    teacher: Annotated[str, Field(pattern=UNIT_ID_PATTERN)] | None = None
 
     @model_serializer(mode="wrap")
-    def _without_empty_experts(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        # Sets of methods without experts keep the ids that they had before there were experts.
+    def _without_absent_units(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        # Sets of methods that need none keep the ids that they had before there were such units.
         plain: dict[str, Any] = handler(self)
-        if not self.experts:
-            del plain["experts"]
-        return plain
+        return {
+            name: value
+            for name, value in plain.items()
+            if value or name not in ("experts", "teacher")
+        }
 
 
 class ExpertsBody(_Frozen):
@@ -133,11 +137,45 @@ class ExpertsBody(_Frozen):
     seed: Seed
 
 
+class TeacherBody(_Frozen):
+    """A network that labels images or is inverted: task `teachers` of kind train.
+
+    Trained on the whole training set by a protocol.
+    """
+
+    dataset: DatasetSpec
+    network: PluginRef
+    protocol: PluginRef
+    seed: Seed
+
+
+class SoftLabelsBody(_Frozen):
+    """What a teacher says of a set: task `soft-labels` of kind distill.
+
+    `training_set` is the id of a distilled set, or `dataset` whole; `dataset` is what that was made
+    from. The other fields say what views of the images are labelled, see `ml.train.soft_labels`.
+    """
+
+    training_set: Annotated[str, Field(pattern=UNIT_ID_PATTERN)] | None
+    dataset: DatasetSpec
+    teacher: Annotated[str, Field(pattern=UNIT_ID_PATTERN)]
+    teacher_mode: Literal["eval", "train"]
+    epochs: Annotated[int, Field(ge=1)]
+    batch_size: Annotated[int, Field(ge=1)]
+    smallest_crop: Annotated[float, Field(gt=0, le=1)]
+    shift: Annotated[int, Field(ge=0)]
+    mirrors: bool
+    mixing: Literal["none", "cutmix", "mixup"]
+    tiles: Annotated[int, Field(ge=1)]
+    seed: Seed
+
+
 class NetworkBody(_Frozen):
     """One trained network: task `networks` of kind train.
 
     `training_set` is the id of a distilled set, or a data set to be used whole. `test_set` is
-    where clean accuracy is measured.
+    where clean accuracy is measured. `labels` is the unit with soft labels of the training set;
+    None where the protocol wants none.
     """
 
     training_set: Annotated[str, Field(pattern=UNIT_ID_PATTERN)] | DatasetSpec
@@ -145,6 +183,15 @@ class NetworkBody(_Frozen):
     network: PluginRef
     protocol: PluginRef
     seed: Seed
+    labels: Annotated[str, Field(pattern=UNIT_ID_PATTERN)] | None = None
+
+    @model_serializer(mode="wrap")
+    def _without_absent_labels(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        # Networks without soft labels keep the ids that they had before there were any.
+        plain: dict[str, Any] = handler(self)
+        if self.labels is None:
+            del plain["labels"]
+        return plain
 
 
 class ImportedSetBody(_Frozen):
@@ -265,6 +312,9 @@ class ExperimentSpec(_Frozen):
         matching_network: network that methods match on; the first of `networks` by default.
         networks: networks that are trained on every set and attacked.
         protocol: how networks are trained.
+        teacher: network that labels images and that methods invert; the matching network with
+            batch norm by default.
+        teacher_protocol: how it is trained.
         attacks: white-box attacks with their budgets.
         suites: names of suites, whose attacks are run besides `attacks`.
         seeds: one distilled set for each.
@@ -284,6 +334,8 @@ class ExperimentSpec(_Frozen):
     matching_network: PluginRef | None = None
     networks: Plugins = ()
     protocol: PluginRef = PluginRef(name="dsa")
+    teacher: PluginRef | None = None
+    teacher_protocol: PluginRef = PluginRef(name="squeeze")
     attacks: tuple[AttackGrid, ...] = ()
     suites: Annotated[tuple[Name, ...], BeforeValidator(_as_list)] = ()
     seeds: Seeds = (0,)

@@ -14,7 +14,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from overproof.catalog.attacks import ATTACKS, attack
-from overproof.catalog.distillation import DISTILLATION, NETWORK_FREE
+from overproof.catalog.distillation import ASKS_TEACHER, DISTILLATION, NETWORK_FREE
 from overproof.catalog.models import MODELS
 from overproof.catalog.protocols import PROTOCOLS
 from overproof.catalog.tasks import task
@@ -41,7 +41,12 @@ from overproof.experiments.brought import (
     group_facts,
     no_assets,
 )
-from overproof.experiments.prerequisites import experts_of
+from overproof.experiments.prerequisites import (
+    asks_teacher,
+    experts_of,
+    soft_labels_of,
+    teacher_of,
+)
 from overproof.experiments.resolving import DatasetVersions, Resolver
 from overproof.experiments.units import make_unit, semantics_of
 
@@ -128,8 +133,8 @@ class _Builder:
 class _TrainingSet:
     """What networks are trained on: distilled sets by seed, or a whole data set.
 
-    `experts` are the units that the distilled sets need. `imported` is a set that somebody brought,
-    with the seeds of the networks that are trained on it.
+    `prerequisites` are the units that the distilled sets need. `imported` is a set that somebody
+    brought, with the seeds of the networks that are trained on it.
     """
 
     source: DatasetSpec
@@ -137,7 +142,7 @@ class _TrainingSet:
     matching_network: PluginRef | None = None
     images_per_class: int | None = None
     distilled: Mapping[int, Unit] = field(default_factory=dict)
-    experts: Sequence[Unit] = ()
+    prerequisites: Sequence[Unit] = ()
     imported: AssetSpec | None = None
     network_seeds: Sequence[int] = ()
 
@@ -171,10 +176,11 @@ def _training_sets(spec: ExperimentSpec, source: DatasetSpec) -> list[_TrainingS
     if spec.whole_set:
         sets.append(_TrainingSet(source))
     for method in spec.methods:
-        network_free = NETWORK_FREE in DISTILLATION.get(method.name).tags
-        network = None if network_free else spec.matching_network
+        tags = DISTILLATION.get(method.name).tags
+        network = None if NETWORK_FREE in tags else spec.matching_network
         experts = experts_of(source, method, network)
-        expert_ids = tuple(UnitId(expert.id) for expert in experts)
+        teachers = [teacher_of(spec, source)] if ASKS_TEACHER in tags else []
+        needed = [*experts, *teachers]
         for images_per_class in spec.images_per_class:
             distilled = {
                 seed: make_unit(
@@ -185,14 +191,15 @@ def _training_sets(spec: ExperimentSpec, source: DatasetSpec) -> list[_TrainingS
                         network=network,
                         images_per_class=images_per_class,
                         seed=seed,
-                        experts=expert_ids,
+                        experts=tuple(expert.id for expert in experts),
+                        teacher=teachers[0].id if teachers else None,
                     ),
                     plugins=[(DISTILLATION, method), (MODELS, network)],
-                    needs=expert_ids,
+                    needs=[UnitId(unit.id) for unit in needed],
                 )
                 for seed in spec.seeds
             }
-            sets.append(_TrainingSet(source, method, network, images_per_class, distilled, experts))
+            sets.append(_TrainingSet(source, method, network, images_per_class, distilled, needed))
     return sets
 
 
@@ -223,15 +230,24 @@ def _add_networks(
             ]
         ),
     }
+    if asks_teacher(training_set.method, spec.protocol):
+        facts["teacher"] = _plain(spec.teacher)
+        facts["teacher_protocol"] = _plain(spec.teacher_protocol)
     group = group_id_of(facts)
     builder.groups[group] = facts
-    for expert in training_set.experts:
-        builder.add(expert)
-    trained_on: list[tuple[str | DatasetSpec, Sequence[UnitId], Sequence[int]]] = [
+    for unit in training_set.prerequisites:
+        builder.add(unit)
+    trained_on: list[tuple[str | DatasetSpec, list[UnitId], Sequence[int]]] = [
         (unit.id, [builder.add(unit)], training_set.network_seeds or spec.network_seeds or (seed,))
         for seed, unit in training_set.distilled.items()
-    ] or [(source, (), spec.network_seeds or spec.seeds)]
+    ] or [(source, [], spec.network_seeds or spec.seeds)]
     for training, needs, seeds in trained_on:
+        labels = soft_labels_of(
+            spec, training_set.source, needs[0] if needs else None, seed=seeds[0]
+        )
+        if labels is not None:
+            builder.add(teacher_of(spec, training_set.source))
+            needs = [*needs, builder.add(labels)]
         for seed in seeds:
             victim = make_unit(
                 "networks",
@@ -241,6 +257,7 @@ def _add_networks(
                     network=network,
                     protocol=spec.protocol,
                     seed=seed,
+                    labels=labels.id if labels else None,
                 ),
                 plugins=[(MODELS, network), (PROTOCOLS, spec.protocol)],
                 needs=needs,

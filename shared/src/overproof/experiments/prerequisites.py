@@ -1,11 +1,22 @@
-"""Units that distilled sets need before them, shared by all sets that ask for the same."""
+"""Units that distilled sets and networks need before them, shared by all that ask for the same."""
 
 from __future__ import annotations
 
-from overproof.catalog.distillation import DISTILLATION
+from overproof.catalog.distillation import ASKS_TEACHER, DISTILLATION
 from overproof.catalog.models import MODELS
+from overproof.catalog.protocols import PROTOCOLS
+from overproof.catalog.teaching import ReplayParams, TaughtParams
 from overproof.catalog.trajectories import ExpertParams
-from overproof.core.spec import DatasetSpec, ExpertsBody, PluginRef, Unit
+from overproof.core.ids import UnitId
+from overproof.core.spec import (
+    DatasetSpec,
+    ExperimentSpec,
+    ExpertsBody,
+    PluginRef,
+    SoftLabelsBody,
+    TeacherBody,
+    Unit,
+)
 from overproof.experiments.units import make_unit
 
 
@@ -36,3 +47,58 @@ def experts_of(source: DatasetSpec, method: PluginRef, network: PluginRef | None
         )
         for seed in range(params.experts)
     ]
+
+
+def asks_teacher(method: PluginRef | None, protocol: PluginRef) -> bool:
+    """Whether the images come from a teacher, or the labels that networks are trained with."""
+    if method is not None and ASKS_TEACHER in DISTILLATION.get(method.name).tags:
+        return True
+    return isinstance(PROTOCOLS.resolve(protocol), TaughtParams)
+
+
+def teacher_of(spec: ExperimentSpec, source: DatasetSpec) -> Unit:
+    """The one teacher of a data set, whatever is made with it; `spec` is resolved."""
+    assert spec.teacher is not None
+    return make_unit(
+        "teachers",
+        TeacherBody(
+            dataset=source.model_copy(update={"test_subset_per_class": None}),
+            network=spec.teacher,
+            protocol=spec.teacher_protocol,
+            seed=0,
+        ),
+        plugins=[(MODELS, spec.teacher), (PROTOCOLS, spec.teacher_protocol)],
+    )
+
+
+def soft_labels_of(
+    spec: ExperimentSpec, source: DatasetSpec, distilled: UnitId | None, seed: int
+) -> Unit | None:
+    """The labels that the protocol wants of a training set; None where it wants none.
+
+    Args:
+        spec: resolved.
+        source: what the set was made from.
+        distilled: the set, None for all of `source`.
+        seed: of the views.
+    """
+    params = PROTOCOLS.resolve(spec.protocol)
+    if not isinstance(params, TaughtParams):
+        return None
+    replays = params if isinstance(params, ReplayParams) else None
+    teacher = UnitId(teacher_of(spec, source).id)
+    body = SoftLabelsBody(
+        training_set=distilled,
+        dataset=source.model_copy(update={"test_subset_per_class": None}),
+        teacher=teacher,
+        teacher_mode=params.teacher_mode,
+        epochs=replays.epochs if replays else 1,
+        batch_size=params.batch_size,
+        smallest_crop=replays.smallest_crop if replays else 1.0,
+        shift=replays.shift if replays else 0,
+        mirrors=replays is not None,
+        mixing=replays.mixing if replays else "none",
+        tiles=replays.shuffled_tiles if replays else 1,
+        seed=seed,
+    )
+    return make_unit("soft-labels", body, needs=[teacher, *([distilled] if distilled else [])])

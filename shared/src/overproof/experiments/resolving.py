@@ -10,10 +10,11 @@ from pydantic import ValidationError
 
 from overproof.catalog.attacks import ATTACKS, attack
 from overproof.catalog.datasets import DATASETS, dataset
-from overproof.catalog.distillation import DISTILLATION
+from overproof.catalog.distillation import BATCH_STATISTICS, DISTILLATION
 from overproof.catalog.models import MODELS
 from overproof.catalog.protocols import PROTOCOLS
 from overproof.catalog.suites import suite
+from overproof.catalog.teaching import TaughtParams
 from overproof.core.faults import faults_of
 from overproof.core.registry import Registry
 from overproof.core.spec import AttackGrid, DatasetSpec, ExperimentSpec, PluginRef
@@ -52,6 +53,8 @@ class Resolver:
         if spec.matching_network is not None:
             matching = self._one(MODELS, spec.matching_network, "matching_network")
         protocol = self._one(PROTOCOLS, spec.protocol, "protocol")
+        teacher = self._teacher(spec, matching)
+        teacher_protocol = self._teacher_protocol(spec.teacher_protocol)
         known = {item.name for item in datasets}
         imported = self.brought.resolve(SETS, spec.imported, "imported", known)
         weights = self.brought.resolve(WEIGHTS, spec.weights, "weights", known)
@@ -66,6 +69,8 @@ class Resolver:
                 "networks": networks,
                 "matching_network": matching,
                 "protocol": protocol,
+                "teacher": teacher,
+                "teacher_protocol": teacher_protocol,
                 "imported": imported,
                 "weights": weights,
                 "attacks": (*attacks, *(grid for grids in suites for grid in grids)),
@@ -85,6 +90,33 @@ class Resolver:
         except InvalidSpec as error:
             self.faults.extend(f"{path}.params.{fault}" for fault in error.faults)
         return ref
+
+    def _teacher(self, spec: ExperimentSpec, matching: PluginRef | None) -> PluginRef | None:
+        teacher = spec.teacher
+        if teacher is not None:
+            teacher = self._one(MODELS, teacher, "teacher")
+        elif matching is not None and matching.name in MODELS:
+            choosable = "norm" in MODELS.get(matching.name).params.model_fields
+            norm = {"norm": "batch"} if choosable else {}
+            teacher = matching.model_copy(update={"params": {**matching.params, **norm}})
+        if teacher is not None and teacher.params.get("norm", "batch") != "batch":
+            for i, method in enumerate(spec.methods):
+                if method.name in DISTILLATION and (
+                    BATCH_STATISTICS in DISTILLATION.get(method.name).tags
+                ):
+                    self.faults.append(
+                        f"methods.{i}: {method.name} compares batch statistics, which the teacher "
+                        f"{teacher.name} has not; give it norm: batch"
+                    )
+        return teacher
+
+    def _teacher_protocol(self, ref: PluginRef) -> PluginRef:
+        protocol = self._one(PROTOCOLS, ref, "teacher_protocol")
+        if ref.name in PROTOCOLS and issubclass(PROTOCOLS.get(ref.name).params, TaughtParams):
+            self.faults.append(
+                f"teacher_protocol: {ref.name} wants a teacher itself; name another, e.g. squeeze"
+            )
+        return protocol
 
     def _dataset(self, spec: DatasetSpec, path: str) -> DatasetSpec:
         bundled = dataset(spec.name).bundled_version if spec.name in DATASETS else ""

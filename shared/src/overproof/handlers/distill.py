@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from overproof.catalog.distillation import DISTILLATION
 from overproof.core.ids import UnitId
 from overproof.core.spec import DistilledSetBody, JobSpec
-from overproof.handlers.inputs import load_dataset, rows_at_once
+from overproof.handlers.inputs import load_dataset, load_teacher, rows_at_once
 from overproof.handlers.resume import run_to_end
 from overproof.runtime.handler import JobContext, JobHandler, UnitOutput
 
@@ -31,15 +31,20 @@ class SynthesisHandler(JobHandler):
         body = DistilledSetBody.model_validate(unit.body)
         device = pick_device(context.device)
         context.note(**device_facts(device))
+        dataset = load_dataset(body.dataset, context)
+        teacher = None
+        if body.teacher is not None:
+            teacher = load_teacher(UnitId(body.teacher), dataset.facts, context).to(device)
         method = DISTILLATION.load(body.method.name)(
             DISTILLATION.resolve(body.method),
             Problem(
-                dataset=load_dataset(body.dataset, context),
+                dataset=dataset,
                 network=body.network,
                 images_per_class=body.images_per_class,
                 seed=body.seed,
                 device=device,
                 experts=[context.input(UnitId(each), "trajectory") for each in body.experts],
+                teacher=teacher,
                 rows_at_once=2 * rows_at_once(context),
             ),
         )

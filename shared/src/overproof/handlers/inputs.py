@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from overproof.core.ids import UnitId
 from overproof.core.spec import DatasetSpec
 from overproof.runtime.handler import JobContext
 
 if TYPE_CHECKING:
     from overproof.ml.datasets.base import Dataset
+    from overproof.ml.models.base import Normalized
+    from overproof.ml.shapes import ImageFacts
 
 
 def load_dataset(spec: DatasetSpec, context: JobContext) -> Dataset:
@@ -16,6 +19,19 @@ def load_dataset(spec: DatasetSpec, context: JobContext) -> Dataset:
     from overproof.ml.datasets import base
 
     return base.load(spec, context.dataset(spec))
+
+
+def load_teacher(unit_id: UnitId, facts: ImageFacts, context: JobContext) -> Normalized:
+    """The teacher that the unit `unit_id` trained, on the CPU, in eval mode.
+
+    Raises:
+        InvalidData: it knows other classes than those of `facts`.
+    """
+    from overproof.ml.train import teachers
+
+    return teachers.load_teacher(
+        context.input_result(unit_id), context.input(unit_id, "weights"), facts
+    )
 
 
 def rows_at_once(context: JobContext, *, pixels: int = 256) -> int:

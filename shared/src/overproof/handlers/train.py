@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from overproof.catalog.protocols import PROTOCOLS
+from overproof.catalog.teaching import ReplayParams
 from overproof.core.ids import UnitId
 from overproof.core.spec import DatasetSpec, JobSpec, NetworkBody
 from overproof.handlers.inputs import load_dataset, rows_at_once
@@ -46,10 +47,16 @@ class NetworksHandler(JobHandler):
         body = bodies[0]
         device = pick_device(context.device)
         test_set = load_dataset(body.test_set, context)
-        training_set = _training_set(body, test_set, context)
         recipe = PROTOCOLS.load(body.protocol.name)(
             PROTOCOLS.resolve(body.protocol), mirrors=test_set.mirrors
         )
+        training_set = _training_set(body, test_set, context)
+        if body.labels is not None:
+            labels = context.input(UnitId(body.labels), "labels")
+            replays = isinstance(PROTOCOLS.resolve(body.protocol), ReplayParams)
+            training_set = training_set.taught(
+                labels, test_set.classes, epochs=recipe.epochs if replays else None
+            )
         rows = rows_at_once(context, pixels=test_set.test_images[0, 0].numel())
         assembled = assemble(
             body.network,

@@ -30,16 +30,25 @@ def cutmix(
     Differs: no.
     """
     H, W = x.shape[2:]
-    share, centre_y, centre_x = torch.rand(3, generator=generator).tolist()
+    top, bottom, left, right = box_of((H, W), generator)
     order = torch.randperm(len(x), generator=generator).to(x.device)
-    top, bottom = _span(H, centre_y, share)
-    left, right = _span(W, centre_x, share)
     mixed = x.clone()
     mixed[:, :, top:bottom, left:right] = x[order, :, top:bottom, left:right]
     kept = 1 - (bottom - top) * (right - left) / (H * W)
     is_soft = labels.is_floating_point()
     targets = labels if is_soft else functional.one_hot(labels, classes).to(x.dtype)
     return mixed, kept * targets + (1 - kept) * targets[order]
+
+
+def box_of(size: tuple[int, int], generator: torch.Generator) -> tuple[int, int, int, int]:
+    """A random box: first row and the one after the last, first column and the one after the last.
+
+    Args:
+        size: (H, W) of the images.
+        generator: on the CPU.
+    """
+    share, centre_y, centre_x = torch.rand(3, generator=generator).tolist()
+    return *_span(size[0], centre_y, share), *_span(size[1], centre_x, share)
 
 
 def _span(side: int, centre: float, share: float) -> tuple[int, int]:

@@ -141,6 +141,7 @@ class Problem:
         seed: of all random draws.
         device: where to compute.
         experts: files with the trajectories of experts, for methods that follow them.
+        teacher: a trained network on the device, in eval mode, for methods that ask one.
         rows_at_once: most images sent through a network at once where that is free to choose;
             bounds memory.
     """
@@ -151,6 +152,7 @@ class Problem:
     seed: int
     device: torch.device
     experts: Sequence[Path] = ()
+    teacher: Normalized | None = None
     rows_at_once: int = 512
 
     def build(self, *labels: str | int) -> Normalized:
@@ -162,6 +164,16 @@ class Problem:
         if self.network is None:
             raise InvalidSpec(["network: this method matches on a network; name one"], "set")
         return build(self.network, self.dataset.facts, self.seed, *labels).to(self.device)
+
+    def asked(self) -> Normalized:
+        """The teacher.
+
+        Raises:
+            InvalidSpec: the method asks a teacher and there is none.
+        """
+        if self.teacher is None:
+            raise InvalidSpec(["teacher: this method asks a teacher; name one"], "set")
+        return self.teacher
 
 
 class DistillationMethod(ABC, Generic[P]):

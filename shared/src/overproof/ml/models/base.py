@@ -64,6 +64,10 @@ class Normalized(nn.Module):
     Training and distillation, which augment in normalised space (where zero is the mean colour),
     call `normalize` and `network` apart. Mean and deviation are buffers: they are saved with the
     weights, since they are part of the function.
+
+    Attributes:
+        network: of normalised images.
+        classes: K, the number of logits.
     """
 
     mean: Tensor
@@ -72,6 +76,7 @@ class Normalized(nn.Module):
     def __init__(self, network: Network, facts: ImageFacts) -> None:
         super().__init__()
         self.network = network
+        self.classes = facts.classes
         self.register_buffer("mean", torch.tensor(facts.mean).view(1, -1, 1, 1))
         self.register_buffer("std", torch.tensor(facts.std).view(1, -1, 1, 1))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -17,6 +18,7 @@ from overproof.ml.train.means import choose_means
 from overproof.ml.train.recipe import Recipe
 from overproof.ml.train.search import SearchedTraining
 from overproof.ml.train.selection import Examples, WatchedTraining, hold_out
+from overproof.ml.train.soft_labels import SoftLabels
 
 # Of every class of the training images, to choose learning rates and epochs by.
 HELD_OUT = 0.1
@@ -33,6 +35,7 @@ class TrainingSet:
         labels: (N,) int64.
         logits: (N, K) float32 soft labels that it brings, None without.
         learning_rate: that it brings, None without.
+        views: of its images, labelled by a teacher, in whose place they are replayed; None without.
         is_whole: whether it is the training part of the data set itself.
     """
 
@@ -40,12 +43,30 @@ class TrainingSet:
     labels: Tensor
     logits: Tensor | None = None
     learning_rate: float | None = None
+    views: SoftLabels | None = None
     is_whole: bool = False
 
     @property
     def examples(self) -> Examples:
         """Its images with their classes."""
         return Examples(self.images, self.labels)
+
+    def taught(self, labels: Path, classes: int, *, epochs: int | None) -> TrainingSet:
+        """The set with what a teacher says of it, in the place of its own soft labels.
+
+        Args:
+            labels: file of `soft_labels.LabelMaking`.
+            classes: K.
+            epochs: of views to replay; None for one label of each image as it is. A learning rate
+                that came with the set was found without views, and is dropped for them.
+
+        Raises:
+            MalformedArtifact, ShapeError, InvalidSpec: the labels are unusable or of another set.
+        """
+        said = SoftLabels(labels, images=len(self.images), classes=classes, epochs=epochs or 1)
+        if epochs is None:
+            return replace(self, logits=said.logits(0))
+        return replace(self, views=said, logits=None, learning_rate=None)
 
 
 @dataclass(frozen=True)
@@ -113,6 +134,7 @@ def assemble(
     targets = recipe.loss.targets(training_set.labels, logits)
     if recipe.augmentation.mixes and not targets.is_floating_point():
         targets = one_hot(targets, dataset.classes)
+    shown: Tensor | SoftLabels = training_set.views or targets
     images = training_set.images
     built = [build(network, dataset.facts, seed) for seed in seeds]
     means, reason = choose_means(
@@ -127,14 +149,12 @@ def assemble(
     def trial(rate: float) -> Training:
         model = build(network, dataset.facts, _TRIAL_SEED)
         at_rate = replace(recipe, learning_rate=rate)
-        return Training(
-            [model], [_TRIAL_SEED], images, targets, at_rate, means=means, device=device
-        )
+        return Training([model], [_TRIAL_SEED], images, shown, at_rate, means=means, device=device)
 
     def watched(rate: float) -> WatchedTraining:
         at_rate = replace(recipe, learning_rate=rate)
         return WatchedTraining(
-            Training(built, seeds, images, targets, at_rate, means=means, device=device),
+            Training(built, seeds, images, shown, at_rate, means=means, device=device),
             selection=recipe.selection,
             looks=recipe.looks,
             test=Examples(dataset.test_images, dataset.test_labels),

@@ -75,7 +75,9 @@ class LoopFleet(Fleet):
         self, networks: Sequence[Network], recipe: Recipe, *, compiled: bool = False
     ) -> None:
         super().__init__(networks, recipe)
-        self._optimizers = [_optimizer(network.parameters(), recipe) for network in self._networks]
+        self._optimizers = [
+            _optimizer(network.named_parameters(), recipe, network) for network in self._networks
+        ]
         make = _compiled_loss if compiled else _eager_loss
         self._loss = make(self._networks[0], recipe.loss)
 
@@ -135,8 +137,8 @@ class StackedFleet(Fleet):
         self._parameters = {
             name: tensor.detach().requires_grad_(True) for name, tensor in parameters.items()
         }
-        self._optimizer = _optimizer(self._parameters.values(), recipe)
         template = self._networks[0]
+        self._optimizer = _optimizer(self._parameters.items(), recipe, template)
 
         def loss(parameters: Any, buffers: Any, x: Tensor, y: Tensor) -> Tensor:
             return recipe.loss(functional_call(template, (parameters, buffers), (x,)), y)
@@ -199,13 +201,21 @@ def _compiled_loss(
     return lambda network, x, y: compiled(dict(network.named_parameters()), x, y)
 
 
-def _optimizer(parameters: Any, recipe: Recipe) -> Optimizer:
+def _optimizer(named: Any, recipe: Recipe, network: nn.Module) -> Optimizer:
+    """Of tensors by the names that they have in `network`, where they may lack a dimension."""
+    decayed = {
+        name
+        for name, parameter in network.named_parameters()
+        if recipe.decays_all or parameter.ndim > 1
+    }
+    groups: list[dict[str, Any]] = [{"params": []}, {"params": [], "weight_decay": 0.0}]
+    for name, tensor in named:
+        groups[0 if name in decayed else 1]["params"].append(tensor)
+    groups = [group for group in groups if group["params"]]
     if recipe.optimizer == "adamw":
-        return torch.optim.AdamW(
-            parameters, lr=recipe.learning_rate, weight_decay=recipe.weight_decay
-        )
+        return torch.optim.AdamW(groups, lr=recipe.learning_rate, weight_decay=recipe.weight_decay)
     return torch.optim.SGD(
-        parameters,
+        groups,
         lr=recipe.learning_rate,
         momentum=recipe.momentum,
         weight_decay=recipe.weight_decay,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -14,6 +14,7 @@ from overproof.ml.train.evaluation import pixels_of
 from overproof.ml.train.fleet import Fleet, LoopFleet, StackedFleet
 from overproof.ml.train.means import Means
 from overproof.ml.train.recipe import Recipe
+from overproof.ml.train.soft_labels import SoftLabels
 
 _READ_EVERY = 20  # epochs between two waits for a GPU
 
@@ -29,7 +30,8 @@ class Training:
         networks: one for each seed, on the CPU; moved to `device` and trained in place.
         seeds: one for each network.
         images: (N, C, H, W), uint8 or float32 pixels.
-        targets: (N,) int64 classes, or (N, …) float32 as the loss of the recipe takes them.
+        targets: (N,) int64 classes, or (N, …) float32 as the loss of the recipe takes them; or soft
+            labels with their views, which all networks see in one order and nothing augments.
         recipe: see `recipe`.
         means: see `means.choose_means`.
         device: where to train.
@@ -44,7 +46,7 @@ class Training:
         networks: Sequence[Normalized],
         seeds: Sequence[int],
         images: Tensor,
-        targets: Tensor,
+        targets: Tensor | SoftLabels,
         recipe: Recipe,
         *,
         means: Means,
@@ -52,14 +54,16 @@ class Training:
     ) -> None:
         if not 0 < len(networks) == len(seeds):
             raise ShapeError(f"{len(networks)} networks and {len(seeds)} seeds do not fit")
-        if not 0 < len(images) == len(targets):
-            raise ShapeError(f"{len(images)} images and {len(targets)} labels cannot be trained on")
-        if recipe.augmentation.mixes and not targets.is_floating_point():
+        labelled = targets.images if isinstance(targets, SoftLabels) else len(targets)
+        if not 0 < len(images) == labelled:
+            raise ShapeError(f"{len(images)} images and {labelled} labels cannot be trained on")
+        is_classes = isinstance(targets, Tensor) and not targets.is_floating_point()
+        if recipe.augmentation.mixes and is_classes:
             raise ShapeError("classes cannot be mixed; give targets as probabilities")
         self._models = [network.to(device) for network in networks]
         self._seeds = tuple(seeds)
         self._images = images.to(device)
-        self._targets = targets.to(device)
+        self._targets = targets if isinstance(targets, SoftLabels) else targets.to(device)
         self._recipe = recipe
         self._fleet = _fleet([model.network for model in self._models], recipe, means)
         self._device = device
@@ -80,19 +84,10 @@ class Training:
         if self._recipe.restarts and index in self._recipe.milestones:
             self._fleet.forget_momentum()
         learning_rate = self._recipe.learning_rate_at(index)
-        count = len(self._images)
-        orders = [self._order(seed, index) for seed in self._seeds]
-        streams = [generator(seed, "augmentation", index) for seed in self._seeds]
-
         total = torch.zeros(len(self._seeds), device=self._device)
-        for start in range(0, count, self._recipe.batch_size):
-            chosen = [order[start : start + self._recipe.batch_size] for order in orders]
-            batches = [
-                self._augmented(model, rows, stream)
-                for model, rows, stream in zip(self._models, chosen, streams, strict=True)
-            ]
-            total += self._fleet.step(batches, learning_rate) * len(chosen[0])
-        return self._read(index, total / count)
+        for batches in self._batches(index):
+            total += self._fleet.step(batches, learning_rate) * len(batches[0][1])
+        return self._read(index, total / len(self._images))
 
     def networks(self) -> list[Normalized]:
         """The networks with their present weights, in the order of the seeds."""
@@ -113,11 +108,24 @@ class Training:
             return torch.arange(count, device=self._device)
         return torch.randperm(count, generator=generator(seed, "order", epoch)).to(self._device)
 
-    def _augmented(
-        self, model: Normalized, rows: Tensor, stream: torch.Generator
-    ) -> tuple[Tensor, Tensor]:
-        x = model.normalize(pixels_of(self._images[rows]))
-        return self._recipe.augmentation(x, self._targets[rows], stream)
+    def _batches(self, index: int) -> Iterator[list[tuple[Tensor, Tensor]]]:
+        """For one step after another a batch for each network."""
+        size, loss = self._recipe.batch_size, self._recipe.loss
+        if isinstance(self._targets, SoftLabels):
+            for pixels, logits in self._targets.replay(self._images, index, batch_size=size):
+                targets = loss.targets(logits, logits)
+                yield [(model.normalize(pixels), targets) for model in self._models]
+            return
+        orders = [self._order(seed, index) for seed in self._seeds]
+        streams = [generator(seed, "augmentation", index) for seed in self._seeds]
+        for start in range(0, len(self._images), size):
+            yield [
+                self._recipe.augmentation(
+                    model.normalize(pixels_of(self._images[rows])), self._targets[rows], stream
+                )
+                for model, order, stream in zip(self._models, orders, streams, strict=True)
+                for rows in [order[start : start + size]]
+            ]
 
     def _read(self, epoch: int, losses: Tensor) -> Mapping[str, float]:
         last = epoch + 1 == self._recipe.epochs

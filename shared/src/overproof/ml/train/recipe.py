@@ -25,6 +25,7 @@ class Recipe:
         learning_rate: at the start.
         momentum: of SGD; AdamW takes its own betas, 0.9 and 0.999.
         weight_decay: as a gradient in SGD, decoupled in AdamW.
+        decays_all: whether vectors (biases, scales of norms) decay too.
         batch_size: images a step; the last batch of an epoch is smaller.
         optimizer: which.
         shuffled: whether images come in an order drawn anew each epoch, else as they are stored.
@@ -33,6 +34,8 @@ class Recipe:
         restarts: whether momentum is forgotten at milestones, as by a new optimizer.
         cosine: c; the rate is multiplied by ½ (1 + cos(c π e / E)) in epoch e. 1 ends near 0, ½
             near half of the rate, 0 leaves it.
+        warmup: w; in the first w epochs the rate rises linearly from a hundredth, and the cosine
+            begins after them.
         augmentation: of each batch.
         loss: what is minimised.
         selection, looks: see `selection.WatchedTraining`.
@@ -46,11 +49,13 @@ class Recipe:
     weight_decay: float
     batch_size: int
     optimizer: OptimizerName = "sgd"
+    decays_all: bool = True
     shuffled: bool = True
     milestones: tuple[int, ...] = ()
     decay: float = 0.1
     restarts: bool = False
     cosine: float = 0.0
+    warmup: int = 0
     augmentation: Augmentation = _NO_AUGMENTATION
     loss: Loss = _CROSS_ENTROPY
     selection: Selection = "last"
@@ -60,6 +65,9 @@ class Recipe:
 
     def learning_rate_at(self, epoch: int) -> float:
         """Learning rate of `epoch`, counted from 0."""
+        if epoch < self.warmup:
+            return self.learning_rate * (0.01 + 0.99 * epoch / self.warmup)
         passed = sum(epoch >= milestone for milestone in self.milestones)
-        wave = 0.5 * (1 + math.cos(self.cosine * math.pi * epoch / self.epochs))
+        done = (epoch - self.warmup) / max(1, self.epochs - self.warmup)
+        wave = 0.5 * (1 + math.cos(self.cosine * math.pi * done))
         return self.learning_rate * self.decay**passed * wave
