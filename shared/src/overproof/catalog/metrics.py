@@ -1,7 +1,8 @@
 """Metrics by name: what each means, in which unit, and which way is better.
 
 A metric is one quantity. Its target computes it for one network; over a group it is the mean over
-seeds of those numbers, so a rate is never a quotient of means.
+seeds of those numbers, so a rate is never a quotient of means. One of a comparison is computed from
+the runs of all groups in it.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ class MetricInfo(PluginInfo):
         unit: `fraction` in [0, 1] unless the name says otherwise.
         higher_is_better: for sorting and colours.
         scopes: over what it is reported: `network`, `distilled-set` (a group: mean and interval
-            over seeds), `transfer-matrix`.
+            over seeds), `comparison` (of several groups), `transfer-matrix`.
     """
 
     unit: str
@@ -46,6 +47,10 @@ CLEAN_ACCURACY = "clean-accuracy"
 ROBUST_ACCURACY = "robust-accuracy"
 DROP_RATE = "drop-rate"
 RELIABILITY_WARNING = "reliability-warning"
+HARD_LABEL_RECOVERY = "hard-label-recovery"
+IMPROVEMENT_OVER_RANDOM = "improvement-over-random"
+RANKING_SCORE = "ranking-score"
+AUGMENTATION_ROBUST_SCORE = "augmentation-robust-score"
 
 for _info in (
     MetricInfo(
@@ -83,6 +88,46 @@ for _info in (
         unit="fraction",
         higher_is_better=False,
         scopes=("network", "distilled-set"),
+    ),
+    MetricInfo(
+        name=HARD_LABEL_RECOVERY,
+        target="overproof.evaluation.ranking:hard_label_recovery",
+        summary="HLR: accuracy of the whole set less that of the distilled one, with hard labels",
+        source="DD-Ranking, arXiv:2505.13300, section 3",
+        unit="fraction",
+        higher_is_better=False,
+        scopes=("comparison",),
+        aliases=("hlr",),
+    ),
+    MetricInfo(
+        name=IMPROVEMENT_OVER_RANDOM,
+        target="overproof.evaluation.ranking:improvement_over_random",
+        summary="IOR: accuracy of the distilled set less that of as many random images",
+        source="DD-Ranking, arXiv:2505.13300, section 3",
+        unit="fraction",
+        higher_is_better=True,
+        scopes=("comparison",),
+        aliases=("ior",),
+    ),
+    MetricInfo(
+        name=RANKING_SCORE,
+        target="overproof.evaluation.ranking:ranking_score",
+        summary="DDRS: IOR and HLR in one score in [0, 1]",
+        source="DD-Ranking, arXiv:2505.13300, section 3",
+        unit="score",
+        higher_is_better=True,
+        scopes=("comparison",),
+        aliases=("ddrs", "lrs"),
+    ),
+    MetricInfo(
+        name=AUGMENTATION_ROBUST_SCORE,
+        target="overproof.evaluation.ranking:augmentation_robust_score",
+        summary="ARS: IOR with and without augmentation in one score in [0, 1]",
+        source="DD-Ranking, arXiv:2505.13300, section 3",
+        unit="score",
+        higher_is_better=True,
+        scopes=("comparison",),
+        aliases=("ars",),
     ),
 ):
     METRICS.add(_info)

@@ -1,4 +1,4 @@
-"""Ids of units, jobs, groups and experiments.
+"""Ids of units, jobs, groups, comparisons and experiments.
 
 A unit (one distilled set, one network, one attack cell of one victim) is named by its content, so
 two experiments share it by asking for the same thing. A job is a batch of units that are cheaper
@@ -19,6 +19,7 @@ UnitId = NewType("UnitId", str)
 JobId = NewType("JobId", str)
 GroupId = NewType("GroupId", str)
 ExperimentId = NewType("ExperimentId", str)
+ComparisonId = NewType("ComparisonId", str)
 
 _PREFIX = {JobKind.DISTILL: "dst", JobKind.TRAIN: "trn", JobKind.ATTACK: "atk"}
 _DIGITS = 32
@@ -52,6 +53,11 @@ def job_id_of(unit_ids: Iterable[UnitId]) -> JobId:
 def group_id_of(body: Mapping[str, Any]) -> GroupId:
     """The id of a group: units that differ only in their seeds have equal `body`."""
     return GroupId(f"grp-{sha256_of(dict(body))[:_DIGITS]}")
+
+
+def comparison_id_of(kind: str, groups: Mapping[str, GroupId]) -> ComparisonId:
+    """The id of a comparison: the hash of its kind and of its groups by their roles."""
+    return ComparisonId(f"cmp-{sha256_of({'kind': kind, 'groups': dict(groups)})[:_DIGITS]}")
 
 
 def new_experiment_id() -> ExperimentId:

@@ -23,6 +23,8 @@ from overproof.evaluation.robustness import (
 )
 from overproof.results.views import MetricRow, MetricScope, UnitRow
 
+_SCOPES = {MetricScope.NETWORK, MetricScope.DISTILLED_SET}
+
 
 def compute_metrics(group: Mapping[str, Any], rows: Sequence[UnitRow]) -> list[MetricRow]:
     """Every registered metric of a group and of each of its networks.
@@ -42,6 +44,8 @@ def compute_metrics(group: Mapping[str, Any], rows: Sequence[UnitRow]) -> list[M
     metrics: list[MetricRow] = []
     for name in METRICS.names():
         info = metric(name)
+        if _SCOPES.isdisjoint(info.scopes):
+            continue
         compute = METRICS.load(name)
         numbers = [compute(network.counts) for network in networks]
         if MetricScope.NETWORK in info.scopes:

@@ -14,6 +14,7 @@ from overproof.core.ids import ExperimentId
 from overproof.core.states import JobKind
 from overproof.errors import WorkerLost
 from overproof.handlers.aggregate import compute_metrics
+from overproof.handlers.compare import compute_comparison
 from overproof.runtime.aggregation import Aggregator
 from overproof.runtime.hooks import Hooks
 from overproof.runtime.service import make_executor
@@ -107,7 +108,9 @@ class _Team(Hooks):
     """The threads. Entering starts them, leaving stops them."""
 
     def __init__(self, settings: Settings, backends: Backends) -> None:
-        self.aggregator = Aggregator(backends, compute_metrics, settings=settings)
+        self.aggregator = Aggregator(
+            backends, compute_metrics, compute_comparison, settings=settings
+        )
         self._workers: Sequence[Worker] = [
             Worker(
                 _KINDS, backends, make_executor(settings, backends), settings=settings, hooks=self

@@ -13,9 +13,9 @@ from overproof.core.ids import ExperimentId, JobId, UnitId
 from overproof.core.spec import JobSpec
 from overproof.core.states import JobKind, JobState
 from overproof.errors import NotFound
-from overproof.results.aggregation import unit_row
 from overproof.results.engine import Transaction
 from overproof.results.predicates import blocked, is_waiting, wanted
+from overproof.results.rows import unit_row
 from overproof.results.tables import (
     attempts,
     experiment_jobs,

@@ -7,13 +7,21 @@ from typing import Any
 
 from sqlalchemy import Engine
 
-from overproof.core.ids import ExperimentId, GroupId, JobId, UnitId
+from overproof.core.ids import ComparisonId, ExperimentId, GroupId, JobId, UnitId
 from overproof.core.refs import ArtifactRef
 from overproof.core.retry import DEFAULT_RETRY, RetryPolicy
 from overproof.core.spec import ExperimentSpec, JobSpec, Unit
 from overproof.core.states import JobKind, JobState
 from overproof.errors import DatabaseUnavailable
-from overproof.results import aggregation, claims, control, reading, registers, submission
+from overproof.results import (
+    aggregation,
+    claims,
+    comparisons,
+    control,
+    reading,
+    registers,
+    submission,
+)
 from overproof.results.claims import ClaimRules
 from overproof.results.engine import Database, Transaction
 from overproof.results.migrate import newest_revision, revision_of
@@ -22,9 +30,12 @@ from overproof.results.views import (
     Asset,
     AttemptView,
     Claim,
+    Comparison,
+    ComparisonRow,
     DeadLetter,
     Ended,
     ExperimentView,
+    GroupUnits,
     JobView,
     KindStatus,
     LeaderboardRow,
@@ -84,6 +95,7 @@ class ResultsRepository:
         *,
         groups: Mapping[GroupId, Mapping[str, Any]],
         batch: Callable[[Sequence[Unit]], Sequence[JobSpec]],
+        comparisons: Sequence[Comparison] = (),
         retry_failed: bool = False,
     ) -> Submitted:
         """Store an experiment: new units become jobs, known ones are linked with their carriers.
@@ -94,9 +106,10 @@ class ResultsRepository:
         Args:
             spec: stored as it is.
             units: all units that the experiment asks for.
-            groups: bodies of the groups that units name.
+            groups: bodies of the groups that units or comparisons name.
             batch: puts each of the units it is given into exactly one job. Called inside the
                 transaction with the units that no job carries yet; may be called again.
+            comparisons: of these groups, to be computed beside them.
             retry_failed: run linked FAILED jobs again.
 
         Raises:
@@ -104,7 +117,13 @@ class ResultsRepository:
         """
         return self._database.write_alone(
             lambda tx: submission.create_experiment(
-                tx, spec, units, group_bodies=groups, batch=batch, retry_failed=retry_failed
+                tx,
+                spec,
+                units,
+                group_bodies=groups,
+                comparisons=comparisons,
+                batch=batch,
+                retry_failed=retry_failed,
             )
         )
 
@@ -281,12 +300,52 @@ class ResultsRepository:
         """
         return self._database.write(lambda tx: aggregation.recompute(tx, group_id, compute))
 
+    def comparisons_to_aggregate(self, limit: int) -> list[ComparisonId]:
+        """Comparisons that are new, or of which a group was computed since they were."""
+        return self._database.read(lambda tx: comparisons.comparisons_to_aggregate(tx, limit))
+
+    def recompute_comparison(
+        self,
+        comparison_id: ComparisonId,
+        compute: Callable[[Comparison, Mapping[GroupId, GroupUnits]], Sequence[MetricRow]],
+    ) -> int:
+        """Replace all metrics of a comparison by what `compute` makes of its groups.
+
+        The comparison is locked meanwhile: a group that is computed meanwhile makes it stale
+        again. Running it twice gives the same rows.
+
+        Args:
+            comparison_id: which one.
+            compute: of the comparison and its groups with their units; every subject is the
+                comparison. Pure; may be called again.
+
+        Returns:
+            How many rows the comparison has now.
+
+        Raises:
+            NotFound: no such comparison.
+            ValueError: a row with another subject.
+        """
+        return self._database.write(
+            lambda tx: comparisons.recompute_comparison(tx, comparison_id, compute)
+        )
+
+    def comparisons(
+        self, kind: str, experiment_id: ExperimentId | None = None
+    ) -> list[ComparisonRow]:
+        """Comparisons of a kind, all of whose groups are of the experiment if one is given."""
+        return self._database.read(lambda tx: comparisons.comparisons_of(tx, kind, experiment_id))
+
+    def members(self, comparison: Comparison) -> dict[GroupId, GroupUnits]:
+        """The groups of a comparison with their units, as `recompute_comparison` sees them."""
+        return self._database.read(lambda tx: comparisons.members_of(tx, comparison))
+
     def leaderboard(self, experiment_id: ExperimentId | None = None) -> list[LeaderboardRow]:
         """Groups that have metrics, of one experiment or all, by id: ranking is done elsewhere."""
         return self._database.read(lambda tx: aggregation.leaderboard(tx, experiment_id))
 
     def metrics(self, subjects: Iterable[str]) -> list[MetricRow]:
-        """All metrics of these units or groups."""
+        """All metrics of these units, groups or comparisons."""
         return self._database.read(lambda tx: aggregation.metrics_of(tx, subjects))
 
     # ---- reading (reading.py) ----------------------------------------------------------------

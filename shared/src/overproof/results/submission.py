@@ -10,6 +10,7 @@ from sqlalchemy import Select, func, insert, literal, select
 from overproof.core.ids import ExperimentId, GroupId, JobId, UnitId, new_experiment_id
 from overproof.core.spec import ExperimentSpec, JobSpec, Unit
 from overproof.core.states import JobState, UnitState
+from overproof.results.comparisons import insert_comparisons
 from overproof.results.engine import Transaction
 from overproof.results.tables import (
     experiment_jobs,
@@ -26,7 +27,7 @@ from overproof.results.transitions import (
     recompute_priority,
     unlock,
 )
-from overproof.results.views import Submitted, UnitStatus
+from overproof.results.views import Comparison, Submitted, UnitStatus
 
 T = TypeVar("T")
 
@@ -44,6 +45,7 @@ def create_experiment(
     group_bodies: Mapping[GroupId, Mapping[str, Any]],
     batch: Batch,
     retry_failed: bool,
+    comparisons: Sequence[Comparison] = (),
 ) -> Submitted:
     """See `ResultsRepository.create_experiment`.
 
@@ -68,6 +70,7 @@ def create_experiment(
     new_jobs = _batched([unit for unit in wanted_units if unit.id not in known], batch)
     _refuse_missing_inputs(tx, new_jobs, known)
     _insert_groups(tx, group_bodies)
+    insert_comparisons(tx, comparisons)
     _insert_jobs(tx, new_jobs)
     tx.insert_many(
         experiment_units,

@@ -22,6 +22,7 @@ from sqlalchemy import (
     UniqueConstraint,
     false,
     text,
+    true,
 )
 
 from overproof.core.states import JobKind, JobState, UnitState
@@ -58,6 +59,30 @@ groups = Table(
     metadata,
     Column("id", String(40), primary_key=True),
     Column("body", JSON, nullable=False),
+)
+
+# Numbers over several groups; stale when the numbers of one of them were computed anew.
+comparisons = Table(
+    "comparisons",
+    metadata,
+    Column("id", String(40), primary_key=True),
+    Column("kind", String(40), nullable=False),
+    Column("body", JSON, nullable=False),
+    Column("stale", Boolean, nullable=False, server_default=true()),
+)
+
+Index(
+    "ix_comparisons_stale",
+    comparisons.c.id,
+    sqlite_where=text("stale"),
+    postgresql_where=text("stale"),
+)
+
+comparison_groups = Table(
+    "comparison_groups",
+    metadata,
+    Column("comparison_id", ForeignKey("comparisons.id"), primary_key=True),
+    Column("group_id", ForeignKey("groups.id"), primary_key=True, index=True),
 )
 
 jobs = Table(
@@ -175,7 +200,9 @@ metric_values = Table(
     Column("subject", String(40), primary_key=True),
     Column("metric", String(100), primary_key=True),
     Column("slice", Text, primary_key=True),
-    Column("group_id", ForeignKey("groups.id"), nullable=False, index=True),
+    # What it is computed and replaced with: a group, or a comparison of groups.
+    Column("group_id", ForeignKey("groups.id"), index=True),
+    Column("comparison_id", ForeignKey("comparisons.id"), index=True),
     Column("scope", String(20), nullable=False),
     Column("value", Double),
     Column("unit", String(40), nullable=False),
@@ -184,6 +211,7 @@ metric_values = Table(
     Column("low", Double),
     Column("high", Double),
     Column("reason", Text),
+    CheckConstraint("(group_id IS NULL) <> (comparison_id IS NULL)", name="owner"),
 )
 
 kind_controls = Table(

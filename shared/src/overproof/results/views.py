@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
 from overproof.core.failure import FailureReport
-from overproof.core.ids import ExperimentId, GroupId, JobId, UnitId
+from overproof.core.ids import ComparisonId, ExperimentId, GroupId, JobId, UnitId, comparison_id_of
 from overproof.core.refs import ArtifactRef
 from overproof.core.spec import JobSpec
 from overproof.core.states import JobKind, JobState, UnitState
@@ -209,6 +209,7 @@ class MetricScope(StrEnum):
 
     NETWORK = "network"
     DISTILLED_SET = "distilled-set"  # a group: the units that differ only in seeds
+    COMPARISON = "comparison"  # of several groups, each in its role
     TRANSFER_MATRIX = "transfer-matrix"
 
 
@@ -217,7 +218,7 @@ class MetricRow:
     """One number with its denominator and interval.
 
     Attributes:
-        subject: unit id (network scope) or group id.
+        subject: unit id (network scope), group id or comparison id.
         slice: what it is restricted to, e.g. `pgd-linf[steps=10]@8/255:S2`; "" for all.
         value: None when undefined, then `reason` says why.
         low, high: 95 % interval over seeds, None where there is none.
@@ -250,6 +251,46 @@ class LeaderboardRow:
 
     group_id: GroupId
     group: Mapping[str, Any]
+    metrics: Mapping[tuple[str, str], MetricRow]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Numbers over several groups.
+
+    Attributes:
+        kind: what is compared, e.g. `ranking`.
+        groups: role → id of the group that has it.
+    """
+
+    kind: str
+    groups: Mapping[str, GroupId]
+
+    @property
+    def comparison_id(self) -> ComparisonId:
+        """The id that follows from kind and groups."""
+        return comparison_id_of(self.kind, self.groups)
+
+
+@dataclass(frozen=True)
+class GroupUnits:
+    """A group's body with its units, DONE ones and those still wanted, by id."""
+
+    body: Mapping[str, Any]
+    units: Sequence[UnitRow]
+
+
+@dataclass(frozen=True)
+class ComparisonRow:
+    """A comparison with the bodies of its groups and its metrics.
+
+    Attributes:
+        bodies: role → body of the group.
+        metrics: (metric, slice) → row.
+    """
+
+    comparison: Comparison
+    bodies: Mapping[str, Mapping[str, Any]]
     metrics: Mapping[tuple[str, str], MetricRow]
 
 

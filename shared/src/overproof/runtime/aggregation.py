@@ -7,7 +7,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeVar
 
 from overproof.artifacts import keys
 from overproof.bus.announcing import announce_ready
@@ -18,7 +18,7 @@ from overproof.core.clock import Clock, SystemClock
 from overproof.core.ids import GroupId, JobId, is_job_id
 from overproof.core.states import JobState
 from overproof.errors import BusUnavailable, DatabaseUnavailable, NotFound, StoreUnavailable
-from overproof.results.views import EndKind, MetricRow, UnitRow
+from overproof.results.views import Comparison, EndKind, GroupUnits, MetricRow, UnitRow
 from overproof.runtime.hooks import Hooks
 from overproof.runtime.settings import Settings
 from overproof.runtime.wiring import Backends
@@ -26,13 +26,15 @@ from overproof.runtime.wiring import Backends
 _log = logging.getLogger(__name__)
 
 Compute = Callable[[Mapping[str, Any], Sequence[UnitRow]], Sequence[MetricRow]]
+Compare = Callable[[Comparison, Mapping[GroupId, GroupUnits]], Sequence[MetricRow]]
+IdT = TypeVar("IdT", bound=str)
 
 _TOPICS = (Topic.EVENTS_JOBS, Topic.JOBS_DISTILL, Topic.JOBS_TRAIN, Topic.JOBS_ATTACK)
 _TURN_S = 0.25
 _BATCH = 50
 _OUTAGE_PAUSE_S = 1.0
-# A group whose metrics cannot be computed is tried again this late; others are not held up.
-_FAILED_GROUP_PAUSE_S = 300.0
+# What cannot be computed is tried again this late; others are not held up.
+_FAILED_PAUSE_S = 300.0
 
 
 class Aggregator:
@@ -45,6 +47,7 @@ class Aggregator:
     Args:
         backends: shared with others of the process.
         compute: metrics of a group from its body and units; pure.
+        compare: metrics of a comparison from its groups; pure. None leaves them to others.
         settings: how often to look.
         clock: for all waiting.
         hooks: called around the steps.
@@ -54,6 +57,7 @@ class Aggregator:
         self,
         backends: Backends,
         compute: Compute,
+        compare: Compare | None = None,
         *,
         settings: Settings,
         clock: Clock | None = None,
@@ -61,13 +65,14 @@ class Aggregator:
     ) -> None:
         self._backends = backends
         self._compute = compute
+        self._compare = compare
         self._settings = settings
         self._clock = clock or SystemClock()
         self._hooks = hooks or Hooks()
         self._stop = threading.Event()
         self._subscription: Subscription | None = None
         self._unhandled: list[Delivery] = []
-        self._failed_groups: dict[GroupId, float] = {}
+        self._failed: dict[str, float] = {}
         self._sweep_at = self._clock.monotonic()
 
     def request_stop(self) -> None:
@@ -220,30 +225,42 @@ class Aggregator:
         self._sweep_at = self._clock.monotonic() + self._settings.aggregate_s
 
     def _aggregate(self) -> None:
-        """Bring all groups with news up to date."""
+        """Bring all groups with news up to date, then the comparisons of groups."""
+        repository = self._backends.repository
         now = self._clock.monotonic()
-        self._failed_groups = {
-            group: until for group, until in self._failed_groups.items() if until > now
-        }
+        self._failed = {each: until for each, until in self._failed.items() if until > now}
+        self._bring_up_to_date(
+            repository.groups_to_aggregate,
+            lambda group: repository.recompute(group, self._compute),
+        )
+        if (compare := self._compare) is not None:
+            self._bring_up_to_date(
+                repository.comparisons_to_aggregate,
+                lambda comparison: repository.recompute_comparison(comparison, compare),
+            )
+
+    def _bring_up_to_date(
+        self, to_do: Callable[[int], Sequence[IdT]], recompute: Callable[[IdT], object]
+    ) -> None:
         while True:
-            # Failed groups stay in the list, so it is asked for more than they are.
-            found = self._backends.repository.groups_to_aggregate(_BATCH + len(self._failed_groups))
-            waiting = [group for group in found if group not in self._failed_groups]
+            # What failed stays in the list, so it is asked for more than that.
+            found = to_do(_BATCH + len(self._failed))
+            waiting = [each for each in found if each not in self._failed]
             if not waiting:
                 return
-            for group in waiting:
-                self._recompute(group)
+            for each in waiting:
+                self._recompute(each, recompute)
 
-    def _recompute(self, group: GroupId) -> None:
+    def _recompute(self, subject: IdT, recompute: Callable[[IdT], object]) -> None:
         self._hooks.after_turn()  # many groups take long, but the loop is well
         began = self._clock.monotonic()
         try:
-            self._backends.repository.recompute(group, self._compute)
+            recompute(subject)
         except (DatabaseUnavailable, StoreUnavailable):
             raise
         except Exception:
-            _log.exception("metrics of group %s cannot be computed", group)
-            self._failed_groups[group] = began + _FAILED_GROUP_PAUSE_S
+            _log.exception("metrics of %s cannot be computed", subject)
+            self._failed[subject] = began + _FAILED_PAUSE_S
             return
         self._hooks.after_recompute(self._clock.monotonic() - began)
 

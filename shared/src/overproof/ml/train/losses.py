@@ -24,7 +24,7 @@ class Loss:
         scaled: multiply by T², so that gradients do not shrink with T.
         hard_weight: of the cross entropy with the classes, which `mse` adds.
 
-    Source: arXiv:1503.02531, section 2, for T and T²; arXiv:2408.14080, section 4, for the sum of
+    Source: arXiv:1503.02531, section 2, for T and T²; arXiv:2404.13733 for the sum of
     `mse`; NUS-HPC-AI-Lab/DD-Ranking, loss/. Differs: targets are softened once before training,
     not in every step.
     """
