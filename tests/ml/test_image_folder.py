@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from overproof.errors import InvalidData
-from overproof.ml.datasets import file_tree, image_folder
+from overproof.ml.datasets import file_tree, image_files, image_folder
 from overproof.ml.datasets.arrays import Arrays
 from overproof.ml.datasets.packing import pack
 from tests.ml.sources import assert_packed, files_of, png, some_arrays, write_folder, write_tar
@@ -25,7 +25,7 @@ def arrays() -> Arrays:
 def test_many_images_in_tiny_batches_all_find_their_place(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(image_folder, "_BATCH", 2)
+    monkeypatch.setattr(image_files, "_BATCH", 2)
     random = np.random.default_rng(1)
     many = Arrays(
         random.integers(0, 256, (120, 3, 2, 2), dtype=np.uint8),
@@ -121,19 +121,19 @@ def test_images_with_too_many_pixels_or_bytes_are_refused_before_they_are_decode
     source = write_folder(tmp_path / "toy", files_of(arrays))
 
     with monkeypatch.context() as limited:
-        limited.setattr(image_folder, "_MAX_PIXELS", 19)
+        limited.setattr(image_files, "_MAX_PIXELS", 19)
         with pytest.raises(InvalidData, match="more than 19 pixels"):
             image_folder.read(source)
     with monkeypatch.context() as limited:
-        limited.setattr(image_folder, "_MAX_FILE_BYTES", 50)
+        limited.setattr(image_files, "_MAX_FILE_BYTES", 50)
         with pytest.raises(InvalidData, match="bytes; scale it down"):
             image_folder.read(source)
     with monkeypatch.context() as limited:
-        limited.setattr(image_folder, "_MAX_FILES", 5)
+        limited.setattr(file_tree, "MAX_FILES", 5)
         with pytest.raises(InvalidData, match="more than 5 files"):
             image_folder.read(source)
     with monkeypatch.context() as limited:
-        limited.setattr(image_folder, "_MAX_DECODED_BYTES", 100)
+        limited.setattr(image_files, "_MAX_DECODED_BYTES", 100)
         with pytest.raises(InvalidData, match="give a smaller size"):
             image_folder.read(source)
 

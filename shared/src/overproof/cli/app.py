@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from overproof.cli import assets, control, doctor, experiments, jobs, plugins, results
+from overproof.cli import assets, control, doctor, experiments, imports, jobs, plugins, results
 from overproof.cli.output import FAILED, WRONG_USE, say, warn
 from overproof.errors import (
     InvalidData,
@@ -76,9 +76,12 @@ for _command in (
     results.leaderboard,
     results.report,
     results.dashboard,
+    imports.export,
     doctor.doctor,
 ):
     app.command()(_command)
+
+app.command("import")(imports.import_set)
 
 app.add_typer(control.dead_letters, name="dead-letters")
 app.add_typer(assets.data, name="data")

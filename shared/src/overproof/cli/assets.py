@@ -16,7 +16,7 @@ from overproof.cli.output import JsonOption, moment, print_json, print_table, sa
 if TYPE_CHECKING:
     from overproof.results.views import Asset
 
-DATASETS, WEIGHTS = "datasets", "weights"
+DATASETS, SETS, WEIGHTS = "datasets", "sets", "weights"
 
 data = typer.Typer(no_args_is_help=True, help="Data sets that you bring.")
 weights = typer.Typer(no_args_is_help=True, help="Weights of networks that you bring.")
@@ -46,11 +46,11 @@ def add_data(
     """Pack a data set and put it into the store; its hash is the version."""
     from overproof.ml.datasets.packing import pack
 
-    _check_name(name)
+    check_name(name)
     with TemporaryDirectory() as folder:
         packed = Path(folder) / "packed"
         facts = pack(name, source, packed, size=size, mirrors=mirrors)
-        asset = _store(DATASETS, name, packed, facts)
+        asset = store_asset(DATASETS, name, packed, facts)
     if as_json:
         print_json(asset)
     else:
@@ -77,7 +77,7 @@ def add_weights(
 
     from overproof.ml.checkpoints import read_weights
 
-    _check_name(name)
+    check_name(name)
     tensors = read_weights(source)
     facts = {
         "tensors": len(tensors),
@@ -86,7 +86,7 @@ def add_weights(
     with TemporaryDirectory() as folder:
         packed = Path(folder) / "packed"
         save_file({key: tensor.clone().contiguous() for key, tensor in tensors.items()}, packed)
-        asset = _store(WEIGHTS, name, packed, facts)
+        asset = store_asset(WEIGHTS, name, packed, facts)
     if as_json:
         print_json(asset)
     else:
@@ -99,7 +99,7 @@ def list_weights(as_json: JsonOption = False) -> None:
     _list(WEIGHTS, as_json=as_json)
 
 
-def _check_name(name: str) -> None:
+def check_name(name: str) -> None:
     """Refuse a name that no spec could use.
 
     Raises:
@@ -119,7 +119,7 @@ def _check_name(name: str) -> None:
         ) from None
 
 
-def _store(kind: str, name: str, packed: Path, facts: Mapping[str, Any]) -> Asset:
+def store_asset(kind: str, name: str, packed: Path, facts: Mapping[str, Any]) -> Asset:
     """Put the packed file into the store, then its name into the database.
 
     If the process dies in between, the bytes lie there without a name; adding again uses them.
