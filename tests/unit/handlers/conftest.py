@@ -22,6 +22,9 @@ class FolderContext(JobContext):
         checkpoint_every: steps between two checkpoints, 0 for none.
         batch_scale: as after running out of memory.
         assets: what somebody brought, by its version.
+
+    Attributes:
+        shown: folder of what the job shows, kept between attempts as the store keeps it.
     """
 
     def __init__(
@@ -48,6 +51,8 @@ class FolderContext(JobContext):
         self._every = checkpoint_every
         self._saved = folder / "checkpoints"
         self._saved.mkdir(exist_ok=True)
+        self.shown = folder / "shown"
+        self.shown.mkdir(exist_ok=True)
         self._asked = 0
 
     def input(self, unit_id: UnitId, name: str) -> Path:
@@ -78,6 +83,9 @@ class FolderContext(JobContext):
     def load_checkpoint(self) -> Checkpoint | None:
         steps = sorted(int(path.name) for path in self._saved.iterdir())
         return Checkpoint(steps[-1], self._saved / str(steps[-1])) if steps else None
+
+    def show(self, name: str, file: Path) -> None:
+        (self.shown / name).write_bytes(file.read_bytes())
 
     def note(self, **facts: str | int | float | bool) -> None:
         self.facts.update(facts)

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import math
+import shutil
 from pathlib import Path
 
 import pytest
 
 from overproof.artifacts import keys
 from overproof.artifacts.directory import DirectoryStore
+from overproof.artifacts.shown import shown_files
 from overproof.core.clock import ManualClock
 from overproof.core.ids import UnitId
 from overproof.core.spec import DatasetSpec, JobSpec
@@ -20,14 +22,23 @@ from tests.builders import a_network
 
 
 class Scene:
-    def __init__(self, home: Path) -> None:
+    def __init__(
+        self,
+        home: Path,
+        *,
+        shows_in: DirectoryStore | None = None,
+        checkpoint_every_steps: int | None = None,
+    ) -> None:
         self.clock = ManualClock()
         self.stop = StopRequest()
         self.store = DirectoryStore(home / "store")
         self.reports: list[Advanced] = []
+        job = JobSpec.of((a_network(),))
+        self.job_id = job.id
         self.context = AttemptContext(
-            JobRequest(job=JobSpec.of((a_network(),)), token=1, attempt=1, inputs={}),
+            JobRequest(job=job, token=1, attempt=1, inputs={}),
             store=self.store,
+            shows_in=shows_in or self.store,
             cache=ArtifactCache(home / "cache", limit_bytes=1000),
             folder=home / "attempt",
             device="cpu",
@@ -35,6 +46,7 @@ class Scene:
             report=self.reports.append,
             clock=self.clock,
             checkpoint_every_s=300.0,
+            checkpoint_every_steps=checkpoint_every_steps,
             report_every_s=0.5,
         )
 
@@ -100,6 +112,59 @@ def test_checkpoint_is_due_after_the_interval(scene: Scene, tmp_path: Path) -> N
     scene.context.save_checkpoint(7, file)
 
     assert (early, due, scene.context.should_checkpoint()) == (False, True, False)
+
+
+def test_checkpoint_is_due_after_so_many_steps_as_well(tmp_path: Path) -> None:
+    scene = Scene(tmp_path, checkpoint_every_steps=3)
+    file = tmp_path / "state"
+    file.write_bytes(b"state")
+
+    due = []
+    for step in range(7):
+        due.append(scene.context.should_checkpoint())
+        if due[-1]:
+            scene.context.save_checkpoint(step, file)
+
+    assert due == [False, False, True, False, False, True, False]
+
+
+def test_progress_tells_speed_and_time_left(scene: Scene) -> None:
+    for step in (10, 11, 12):
+        scene.context.progress(step, 20, loss=1.0)
+        scene.clock.advance(2)
+
+    assert [report.scalars for report in scene.reports] == [
+        {"loss": 1.0},
+        {"loss": 1.0, "steps_per_s": 0.5, "seconds_left": 18.0},
+        {"loss": 1.0, "steps_per_s": 0.5, "seconds_left": 16.0},
+    ]
+
+
+# ---- what is shown ---------------------------------------------------------------------------
+
+
+def test_shown_file_can_be_read_while_the_job_runs(scene: Scene, tmp_path: Path) -> None:
+    for text in ("step,loss\n", "step,loss\n1,2.0\n"):
+        (tmp_path / "losses.csv").write_text(text)
+        scene.context.show("losses.csv", tmp_path / "losses.csv")
+
+    found = shown_files(scene.store, scene.job_id)
+
+    assert list(found) == ["losses.csv"]
+    assert scene.store.read(found["losses.csv"]) == b"step,loss\n1,2.0\n"
+
+
+def test_job_goes_on_when_nothing_can_be_shown(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    scene = Scene(tmp_path, shows_in=DirectoryStore(tmp_path / "gone"))
+    (tmp_path / "file").write_text("picture")
+    shutil.rmtree(tmp_path / "gone")
+    (tmp_path / "gone").write_text("a file where the folder was")
+
+    scene.context.show("picture", tmp_path / "file")
+
+    assert "picture is not shown" in caplog.text
 
 
 # ---- inputs ----------------------------------------------------------------------------------

@@ -30,6 +30,16 @@ def checkpoint(job_id: str, token: int, step: int) -> str:
     return checked_key(f"jobs/{job_id}/checkpoint/{token:06d}-{step:012d}")
 
 
+def shown_folder(job_id: str) -> str:
+    """The folder of what a job shows while it runs and afterwards."""
+    return checked_key(f"jobs/{job_id}/shown") + "/"
+
+
+def shown_file(job_id: str, token: int, name: str) -> str:
+    """A file that an attempt shows; those of later attempts sort after earlier ones."""
+    return checked_key(f"jobs/{job_id}/shown/{token:06d}-{name}")
+
+
 def dead_letter(sha256: str) -> str:
     """The raw bytes of a dead letter."""
     return checked_key(f"dead-letters/{sha256}")

@@ -15,6 +15,8 @@ from overproof.errors import ArtifactCorrupt, StoreUnavailable
 
 CHUNK_BYTES = 1 << 20
 
+_MEDIA_TYPES = {".json": "application/json", ".png": "image/png", ".csv": "text/csv"}
+
 # EFBIG is what a limit on the size of files gives where a quota gives EDQUOT.
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
@@ -82,6 +84,11 @@ def write_verified(chunks: Iterable[bytes], ref: ArtifactRef, into: Path) -> Non
             part.replace(into)
         finally:
             part.unlink(missing_ok=True)
+
+
+def media_type_of(path: Path) -> str:
+    """The media type that the ending of a file's name says."""
+    return _MEDIA_TYPES.get(path.suffix, "application/octet-stream")
 
 
 @contextmanager

@@ -20,6 +20,8 @@ class DatasetInfo(PluginInfo):
         shape: (C, H, W) of an image.
         mean, std: per channel, of pixels in [0, 1]; the first layer of every network.
         mirrors: whether a mirrored image keeps its class (false for digits).
+        class_names: what the classes are called, in the order of their numbers; of `classes`
+            entries.
         bundled_version: version of the bytes that a library ships, "" when they must be added.
     """
 
@@ -28,6 +30,7 @@ class DatasetInfo(PluginInfo):
     mean: tuple[float, ...]
     std: tuple[float, ...]
     mirrors: bool
+    class_names: tuple[str, ...]
     bundled_version: str = ""
     target: str = "overproof.ml.datasets.base:load"
     params: type[Params] = Params
@@ -47,6 +50,23 @@ def dataset(name: str) -> DatasetInfo:
     return info
 
 
+def class_names(name: str) -> tuple[str, ...]:
+    """Names of the classes of a data set, empty where the catalog does not list it."""
+    return dataset(name).class_names if name in DATASETS else ()
+
+
+_DIGITS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
+_CIFAR100 = """
+apple aquarium_fish baby bear beaver bed bee beetle bicycle bottle bowl boy bridge bus
+butterfly camel can castle caterpillar cattle chair chimpanzee clock cloud cockroach couch
+crab crocodile cup dinosaur dolphin elephant flatfish forest fox girl hamster house
+kangaroo keyboard lamp lawn_mower leopard lion lizard lobster man maple_tree motorcycle
+mountain mouse mushroom oak_tree orange orchid otter palm_tree pear pickup_truck pine_tree
+plain plate poppy porcupine possum rabbit raccoon ray road rocket rose sea seal shark
+shrew skunk skyscraper snail snake spider squirrel streetcar sunflower sweet_pepper table
+tank telephone television tiger tractor train trout tulip turtle wardrobe whale
+willow_tree wolf woman worm
+"""
 _CIFAR10_MEAN = (0.4914, 0.4822, 0.4465)
 
 for _info in (
@@ -59,6 +79,7 @@ for _info in (
         mean=(0.3055,),
         std=(0.3760,),
         mirrors=False,
+        class_names=_DIGITS,
         bundled_version="bundled-1",
         tags=frozenset({"bundled"}),
     ),
@@ -71,6 +92,7 @@ for _info in (
         mean=(0.1307,),
         std=(0.3081,),
         mirrors=False,
+        class_names=_DIGITS,
     ),
     DatasetInfo(
         name="fashion-mnist",
@@ -81,6 +103,18 @@ for _info in (
         mean=(0.2861,),
         std=(0.3530,),
         mirrors=True,
+        class_names=(
+            "T-shirt",
+            "trousers",
+            "pullover",
+            "dress",
+            "coat",
+            "sandal",
+            "shirt",
+            "sneaker",
+            "bag",
+            "ankle boot",
+        ),
     ),
     DatasetInfo(
         name="svhn",
@@ -91,6 +125,7 @@ for _info in (
         mean=(0.4377, 0.4438, 0.4728),
         std=(0.1980, 0.2010, 0.1970),
         mirrors=False,
+        class_names=_DIGITS,
     ),
     DatasetInfo(
         name="cifar-10",
@@ -101,6 +136,18 @@ for _info in (
         mean=_CIFAR10_MEAN,
         std=(0.2471, 0.2435, 0.2616),
         mirrors=True,
+        class_names=(
+            "airplane",
+            "automobile",
+            "bird",
+            "cat",
+            "deer",
+            "dog",
+            "frog",
+            "horse",
+            "ship",
+            "truck",
+        ),
     ),
     DatasetInfo(
         name="cifar-100",
@@ -111,6 +158,7 @@ for _info in (
         mean=(0.5071, 0.4866, 0.4409),
         std=(0.2673, 0.2564, 0.2762),
         mirrors=True,
+        class_names=tuple(name.replace("_", " ") for name in _CIFAR100.split()),
     ),
 ):
     DATASETS.add(_info)

@@ -100,9 +100,7 @@ def import_set(
     if asset is None:
         say("nothing was stored")
     else:
-        say(
-            f"{name} is in the store, version {asset.version[:12]}; in specs: `imported: {name}`"
-        )
+        say(f"{name} is in the store, version {asset.version[:12]}; in specs: `imported: {name}`")
 
 
 def export(

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from overproof.results.views import ExperimentView, JobView
 
 _BARS = 12  # running jobs that are shown one by one
+_SPEED = {"steps_per_s", "seconds_left"}  # the bar says it itself
 
 
 @contextmanager
@@ -160,5 +161,6 @@ def _ended(experiment: ExperimentView) -> int:
 
 def _line(job: JobView) -> str:
     scalars = job.progress.scalars if job.progress is not None else {}
-    numbers = " ".join(f"{name} {value:.3g}" for name, value in sorted(scalars.items())[:2])
+    shown = [pair for pair in sorted(scalars.items()) if pair[0] not in _SPEED][:2]
+    numbers = " ".join(f"{name} {value:.3g}" for name, value in shown)
     return f"  {job.kind} {job.label} {numbers}".rstrip()

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from overproof.catalog.distillation import DISTILLATION
+from overproof.core.clock import SystemClock
 from overproof.core.ids import UnitId
 from overproof.core.spec import DistilledSetBody, JobSpec
 from overproof.handlers.inputs import load_dataset, load_teacher, rows_at_once
 from overproof.handlers.resume import run_to_end
+from overproof.handlers.showing import Showing
 from overproof.runtime.handler import JobContext, JobHandler, UnitOutput
 
 
@@ -19,7 +21,7 @@ class SynthesisHandler(JobHandler):
     of some methods `logits` (K · n, K) float32 and `learning_rate`.
     Of others `canvas_factor` m, when each image is a canvas of m × m images.
     Result: `images` (that are stored), `training_images` (that networks see), `steps`, `loss` (of
-    the last step, null without one); `cost.seconds`.
+    the last step, null without one); `cost.seconds`. What it shows: see `showing`.
     """
 
     def run(self, job: JobSpec, context: JobContext) -> Mapping[UnitId, UnitOutput]:
@@ -30,6 +32,7 @@ class SynthesisHandler(JobHandler):
         (unit,) = job.units
         body = DistilledSetBody.model_validate(unit.body)
         device = pick_device(context.device)
+        dataset = load_dataset(body.dataset, context)
         context.note(**device_facts(device))
         dataset = load_dataset(body.dataset, context)
         teacher = None
@@ -48,8 +51,11 @@ class SynthesisHandler(JobHandler):
                 rows_at_once=2 * rows_at_once(context),
             ),
         )
-        seconds = run_to_end(method, context)
+        clock = SystemClock()
+        showing = Showing(method, body, dataset, context, clock=clock)
+        seconds = run_to_end(method, context, clock=clock, showing=showing)
         distilled = method.result()
+        showing.result(distilled.images)
         path = context.workdir / "images.safetensors"
         distilled.write(path)
         result = {

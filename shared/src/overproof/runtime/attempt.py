@@ -20,6 +20,7 @@ import psutil
 from overproof.artifacts import keys
 from overproof.artifacts.base import ArtifactStore
 from overproof.artifacts.manifest import Manifest, UnitManifest
+from overproof.artifacts.transfer import media_type_of
 from overproof.catalog.tasks import TASKS
 from overproof.core.canonical import canonical_json
 from overproof.core.clock import Clock
@@ -45,7 +46,6 @@ from overproof.runtime.workdir import attempt_folder
 
 _log = logging.getLogger(__name__)
 
-_MEDIA_TYPES = {".json": "application/json", ".png": "image/png", ".csv": "text/csv"}
 _NO_MEMORY = ("out of memory", "not enough memory", "can't allocate memory")
 
 
@@ -184,6 +184,7 @@ class _Attempt:
         self._context = AttemptContext(
             self._request,
             store=self._store,
+            shows_in=self._runner.store,
             cache=self._runner.cache,
             folder=folder,
             device=device,
@@ -191,6 +192,7 @@ class _Attempt:
             report=self._report,
             clock=self._runner.clock,
             checkpoint_every_s=self._runner.settings.checkpoint_every_s,
+            checkpoint_every_steps=self._runner.settings.checkpoint_every_steps,
             report_every_s=self._runner.report_every_s,
             batch_scale=batch_scale,
         )
@@ -226,8 +228,7 @@ class _Attempt:
     def _upload_file(self, name: str, path: Path) -> ArtifactRef:
         self._stop_if_unwanted()
         key = keys.attempt_file(self._request.job.id, self._request.token, name)
-        media_type = _MEDIA_TYPES.get(path.suffix, "application/octet-stream")
-        return self._store.put(key, path, media_type=media_type)
+        return self._store.put(key, path, media_type=media_type_of(path))
 
     def _commit(self, manifest: Manifest) -> Manifest:
         """Store the manifest; if another attempt was faster, its manifest is the job's."""

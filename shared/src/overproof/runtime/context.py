@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -10,16 +11,25 @@ from typing import Any
 from overproof.artifacts import keys
 from overproof.artifacts.base import ArtifactStore
 from overproof.artifacts.manifest import Manifest, UnitManifest
+from overproof.artifacts.transfer import media_type_of
 from overproof.core.clock import Clock
 from overproof.core.ids import JobId, UnitId
 from overproof.core.refs import ArtifactRef
 from overproof.core.spec import AssetSpec, DatasetSpec
-from overproof.errors import ArtifactCorrupt, ArtifactMissing, MalformedArtifact, PermanentError
+from overproof.errors import (
+    ArtifactCorrupt,
+    ArtifactMissing,
+    MalformedArtifact,
+    PermanentError,
+    StoreUnavailable,
+)
 from overproof.runtime.cache import ArtifactCache
 from overproof.runtime.checkpoints import Checkpoints
 from overproof.runtime.handler import Checkpoint, JobContext
 from overproof.runtime.reports import Advanced, JobRequest, UnusableInput
 from overproof.runtime.stopping import StopRequest
+
+_log = logging.getLogger(__name__)
 
 _BUNDLED = "bundled-"
 _WORDS = {"datasets": "data set", "sets": "distilled set", "weights": "network"}
@@ -31,6 +41,7 @@ class AttemptContext(JobContext):
     Args:
         request: the attempt.
         store: waits out outages by itself.
+        shows_in: the store as it is, for files that nobody waits for.
         cache: where inputs are fetched to.
         folder: private to the attempt; the work folder and links to inputs are made in it.
         device: what the handler computes on.
@@ -38,6 +49,7 @@ class AttemptContext(JobContext):
         report: takes progress; called at most every `report_every_s`.
         clock: measures those times.
         checkpoint_every_s: how often a checkpoint is due.
+        checkpoint_every_steps: after how many questions one is due as well; None for time alone.
 
     Attributes:
         facts: what the handler noted.
@@ -49,6 +61,7 @@ class AttemptContext(JobContext):
         request: JobRequest,
         *,
         store: ArtifactStore,
+        shows_in: ArtifactStore,
         cache: ArtifactCache,
         folder: Path,
         device: str,
@@ -57,6 +70,7 @@ class AttemptContext(JobContext):
         clock: Clock,
         checkpoint_every_s: float,
         report_every_s: float,
+        checkpoint_every_steps: int | None = None,
         batch_scale: float = 1.0,
     ) -> None:
         self.device = device
@@ -67,6 +81,7 @@ class AttemptContext(JobContext):
         self.unusable: UnusableInput | None = None
         self._request = request
         self._store = store
+        self._shows_in = shows_in
         self._cache = cache
         self._folder = folder
         self._stop = stop
@@ -76,6 +91,9 @@ class AttemptContext(JobContext):
         self._reported_at = -math.inf
         self._checkpoint_every_s = checkpoint_every_s
         self._checkpoint_at = clock.monotonic()
+        self._checkpoint_every_steps = checkpoint_every_steps
+        self._asked = 0  # since the last checkpoint
+        self._first: tuple[int, float] | None = None  # step and time of the first report
         self._asks = False  # whether the handler checkpoints at all
         self._is_told = False  # that it is about to be stopped
         self._checkpoints = Checkpoints(store, request.job.id)
@@ -167,11 +185,30 @@ class AttemptContext(JobContext):
         if now - self._reported_at >= self._report_every_s or step >= total:
             self._reported_at = now
             finite = {name: float(value) for name, value in scalars.items() if math.isfinite(value)}
+            finite |= self._speed(step, total, now)
             self._report(Advanced(step=step, total=total, scalars=finite))
         # A handler that checkpoints is stopped only after it was told to: the request may have
         # come between its question and this call.
         if not self._stop.wants_checkpoint or self._is_told or not self._asks:
             self._stop.raise_if_set()
+
+    def _speed(self, step: int, total: int, now: float) -> Mapping[str, float]:
+        """Of this attempt so far; nothing before there are two times to compare."""
+        if self._first is None:
+            self._first = step, now
+        steps, seconds = step - self._first[0], now - self._first[1]
+        if steps <= 0 or seconds <= 0:
+            return {}
+        rate = steps / seconds
+        return {"steps_per_s": rate, "seconds_left": max(0, total - step) / rate}
+
+    def show(self, name: str, file: Path) -> None:
+        """Stored under the attempt's token, so that attempts never write one file."""
+        key = keys.shown_file(self._request.job.id, self._request.token, name)
+        try:
+            self._shows_in.put(key, file, media_type=media_type_of(file))
+        except StoreUnavailable as error:
+            _log.warning("%s is not shown: %s", name, error)
 
     def note(self, **facts: str | int | float | bool) -> None:
         """Kept until the manifest is written."""
@@ -182,14 +219,17 @@ class AttemptContext(JobContext):
     def should_checkpoint(self) -> bool:
         """Whether the interval has passed, or the job is about to be stopped and resumed."""
         self._asks = True
+        self._asked += 1
         self._is_told = self._stop.wants_checkpoint
         is_due = self._clock.monotonic() - self._checkpoint_at >= self._checkpoint_every_s
-        return is_due or self._is_told
+        has_done = self._asked >= (self._checkpoint_every_steps or math.inf)
+        return is_due or has_done or self._is_told
 
     def save_checkpoint(self, step: int, file: Path) -> None:
         """Upload it; the one before is kept too."""
         self._checkpoints.save(self._request.token, step, file, folder=self._folder)
         self._checkpoint_at = self._clock.monotonic()
+        self._asked = 0
 
     def load_checkpoint(self) -> Checkpoint | None:
         """The latest one whose bytes are right."""

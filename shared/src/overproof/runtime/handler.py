@@ -75,6 +75,8 @@ class JobContext(ABC):
     def progress(self, step: int, total: int, **scalars: float) -> None:
         """Report progress. Cheap; call it every step.
 
+        The speed and the time that is left are added.
+
         Raises:
             JobCancelled, ShuttingDown: the cooperative stop point; let it pass through.
                 Checkpoint before it if a step is long: see `should_checkpoint`.
@@ -82,7 +84,7 @@ class JobContext(ABC):
 
     @abstractmethod
     def should_checkpoint(self) -> bool:
-        """Whether a checkpoint is due: some time has passed, or the job is about to be stopped.
+        """Whether a checkpoint is due: time or steps have passed, or the job is about to stop.
 
         Handlers ask after every step, save if so, and then call `progress`.
         """
@@ -94,6 +96,13 @@ class JobContext(ABC):
     @abstractmethod
     def load_checkpoint(self) -> Checkpoint | None:
         """The latest usable checkpoint of any attempt; a corrupt one is skipped."""
+
+    @abstractmethod
+    def show(self, name: str, file: Path) -> None:
+        """Let people see `file` under `name` while the job runs; replaces one of that name.
+
+        Nothing depends on it: a store that is down is not waited for, and the file is dropped.
+        """
 
     @abstractmethod
     def note(self, **facts: str | int | float | bool) -> None:

@@ -70,6 +70,7 @@ class ChildSettings(BaseModel):
     threads: int
     memory_limit_bytes: int
     checkpoint_every_s: float
+    checkpoint_every_steps: int | None
     store_patience_s: float
     preload: Names
     plugins: Names
@@ -145,6 +146,9 @@ class Settings(BaseSettings):
         25.0, description="How long a job that is asked to stop may take to checkpoint."
     )
     checkpoint_every_s: Seconds = Field(300.0, description="How often jobs save their state.")
+    checkpoint_every_steps: Annotated[int, Field(ge=1)] | None = Field(
+        None, description="Jobs save their state after so many steps as well; by time when empty."
+    )
     cache_dir: Path | None = Field(
         None, description="Folder of fetched artifacts; `cache` in the home folder when empty."
     )
@@ -252,6 +256,7 @@ class Settings(BaseSettings):
             threads=self.threads or usable_cores(),
             memory_limit_bytes=self.child_memory_limit_bytes,
             checkpoint_every_s=self.checkpoint_every_s,
+            checkpoint_every_steps=self.checkpoint_every_steps,
             store_patience_s=self.store_patience_s,
             preload=self.preload,
             plugins=self.plugins,

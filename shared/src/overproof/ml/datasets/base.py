@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from overproof.catalog import datasets as catalog
 from overproof.core.spec import DatasetSpec
 from overproof.errors import InvalidData
 from overproof.ml.datasets import bundled, packed
@@ -38,6 +39,11 @@ class Dataset:
     train_labels: Tensor
     test_images: Tensor
     test_labels: Tensor
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """What the classes are called; their numbers where the catalog does not know."""
+        return catalog.class_names(self.name) or tuple(map(str, range(self.classes)))
 
     @property
     def facts(self) -> ImageFacts:

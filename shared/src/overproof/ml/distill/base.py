@@ -175,6 +175,22 @@ class Problem:
             raise InvalidSpec(["teacher: this method asks a teacher; name one"], "set")
         return self.teacher
 
+    def require_images(self) -> None:
+        """Make sure that the set is no larger than what it stands for.
+
+        Raises:
+            InvalidData: a class has fewer images than are asked for, or none.
+        """
+        counts = torch.bincount(self.dataset.train_labels, minlength=self.dataset.classes)
+        label = int(counts.argmin())
+        least = int(counts[label])
+        if least < self.images_per_class:
+            raise InvalidData(
+                f"class {label} has {least} training images, {self.images_per_class} different "
+                "ones are asked for; "
+                + (f"ask for at most {least} images per class" if least else "add some")
+            )
+
 
 class DistillationMethod(ABC, Generic[P]):
     """A method: construct it, do all steps in order, take the result. A `Resumable`.
@@ -187,9 +203,13 @@ class DistillationMethod(ABC, Generic[P]):
 
     Attributes:
         loss: of the last step whose loss was read, None without one.
+
+    Raises:
+        InvalidData: a class has fewer images than are asked for.
     """
 
     def __init__(self, params: P, problem: Problem) -> None:
+        problem.require_images()
         self.params = params
         self.problem = problem
         self.loss: float | None = None
@@ -209,24 +229,40 @@ class DistillationMethod(ABC, Generic[P]):
 
     @abstractmethod
     def state(self) -> dict[str, Tensor]:
-        """What the next step needs; copies."""
+        """What the next step needs; copies, finite unless the method diverged."""
 
     @abstractmethod
     def load_state(self, state: Mapping[str, Tensor]) -> None:
         """Take up what `state` returned."""
 
-    def _read(self, index: int, loss: Tensor) -> Mapping[str, float]:
+    def preview(self) -> Tensor | None:
+        """(K · n, C, H, W) pixels of the set as it is between two steps, on any device.
+
+        None of a method whose images are there only at the end.
+        """
+        return None
+
+    def _read(self, index: int, loss: Tensor, **terms: Tensor) -> Mapping[str, float]:
         """The loss for the progress display, where reading it is cheap or due.
 
+        Args:
+            index: of the step.
+            loss: () what the step reduces.
+            **terms: () parts of the loss and other numbers of the step, shown beside it.
+
         Raises:
-            NonFiniteLoss: it is NaN or infinite.
+            NonFiniteLoss: one of them is NaN or infinite.
         """
         last = index + 1 == self.total_steps
         if loss.device.type != "cpu" and index % _READ_EVERY and not last:
             return {}
-        self.loss = float(loss)
-        if not bool(loss.isfinite()):
-            raise NonFiniteLoss(
-                f"the distillation loss is {self.loss} in step {index}; lower the learning rate"
-            )
-        return {"loss": self.loss}
+        values = torch.stack([loss, *terms.values()]).tolist()
+        scalars = dict(zip(("loss", *terms), values, strict=True))
+        self.loss = scalars["loss"]
+        for name, value in scalars.items():
+            if not math.isfinite(value):
+                what = "distillation loss" if name == "loss" else name
+                raise NonFiniteLoss(
+                    f"the {what} is {value} in step {index}; lower the learning rate"
+                )
+        return scalars

@@ -117,13 +117,17 @@ class DifficultyAlignment(DistillationMethod[DifficultyAlignmentParams]):
             )
             self._labels.step(made.labels)
             self._rate.step(made.rate)
-        return self._read(index, made.loss)
+        return self._read(index, made.loss, student_rate=self._rate.value)
 
     def result(self) -> DistilledSet:
         """Images, logits and learning rate as they are now."""
         return self._synthetic.distilled(
             logits=self._labels.value.cpu().clone(), learning_rate=self._rate.number
         )
+
+    def preview(self) -> Tensor:
+        """The images as they are now."""
+        return self._synthetic.distilled().images
 
     def state(self) -> dict[str, Tensor]:
         """Images, labels and learning rate with their velocities."""

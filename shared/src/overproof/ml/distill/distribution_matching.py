@@ -82,6 +82,10 @@ class DistributionMatching(DistillationMethod[DistributionMatchingParams]):
         """The images as they are now."""
         return self._synthetic.distilled()
 
+    def preview(self) -> Tensor:
+        """The images as they are now."""
+        return self._synthetic.distilled().images
+
     def state(self) -> dict[str, Tensor]:
         """Images and velocity; networks are drawn anew in every step."""
         return self._synthetic.state()

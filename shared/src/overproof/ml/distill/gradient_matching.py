@@ -80,6 +80,10 @@ class GradientMatching(DistillationMethod[GradientMatchingParams]):
         """The images as they are now."""
         return self._synthetic.distilled()
 
+    def preview(self) -> Tensor:
+        """The images as they are now."""
+        return self._synthetic.distilled().images
+
     def state(self) -> dict[str, Tensor]:
         """Images, velocity, and the network in the middle of an iteration."""
         state = self._synthetic.state()

@@ -105,6 +105,10 @@ class ImprovedMatching(DistillationMethod[ImprovedMatchingParams]):
             canvas_factor=self.params.factor,
         )
 
+    def preview(self) -> Tensor:
+        """The images as they are now."""
+        return self.result().images
+
     def state(self) -> dict[str, Tensor]:
         """Canvases, velocity and the queue, the oldest network first."""
         state = self._canvases.state()

@@ -108,6 +108,10 @@ class EfficientParameterization(DistillationMethod[ParameterizationParams]):
             canvas_factor=self.params.factor,
         )
 
+    def preview(self) -> Tensor:
+        """The images as they are now."""
+        return self.result().images
+
     def state(self) -> dict[str, Tensor]:
         """Canvases, velocity, and the network in the middle of an iteration."""
         state = self._canvases.state()

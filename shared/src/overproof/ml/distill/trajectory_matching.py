@@ -98,7 +98,7 @@ class TrajectoryMatching(DistillationMethod[TrajectoryParams]):
             momentum=self.params.momentum,
         )
         self._rate.step(made.rate)
-        return self._read(index, made.loss)
+        return self._read(index, made.loss, student_rate=self._rate.value)
 
     def result(self) -> DistilledSet:
         """The images as they are now, the learning rate and, if asked for, soft labels."""
@@ -107,6 +107,10 @@ class TrajectoryMatching(DistillationMethod[TrajectoryParams]):
             images = self._synthetic.values.flatten(0, 1)
             logits = self._students.logits(self._students.last_snapshot(0), images).cpu()
         return self._synthetic.distilled(logits=logits, learning_rate=self._rate.number)
+
+    def preview(self) -> Tensor:
+        """The images as they are now."""
+        return self._synthetic.distilled().images
 
     def state(self) -> dict[str, Tensor]:
         """Images and learning rate with their velocities."""
