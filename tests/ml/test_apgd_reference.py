@@ -2,41 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
-import torchattacks
-from torch import Tensor
 
 from overproof.errors import ShapeError
 from overproof.ml.attack.apgd import checkpoints
 from overproof.ml.attack.losses import dlr, likeliest_wrong, margin, targeted_dlr
-from overproof.ml.attack.noise import uniform_noise
-from tests.ml.victims import (
-    FewClasses,
-    Scaled,
-    an_attack,
-    digits_victim,
-    drawing,
-    linear_problem,
-    rows_of,
-)
-
-
-def with_our_starts(attack: Any, x: Tensor, name: str) -> Any:
-    """The attack of torchattacks, starting where ours starts."""
-    run = attack.attack_single_run
-
-    def started(x_in: Tensor, y_in: Tensor) -> Any:
-        rank = 0 if attack.__dict__.get("target_class") is None else attack.target_class - 2
-        label = name.format(rank=rank)
-        noise = uniform_noise(rows_of(x_in, x), tuple(x.shape[1:]), 0, "apgd", label, 0)
-        with drawing(noise):
-            return run(x_in, y_in)
-
-    attack.attack_single_run = started
-    return attack
+from tests.ml.oracles import flags
+from tests.ml.victims import FewClasses, Scaled, an_attack, digits_victim, linear_problem
 
 
 def test_checkpoints_of_a_hundred_and_of_ten_steps() -> None:
@@ -78,11 +51,8 @@ def test_linear_network_falls_exactly_where_the_ball_reaches_the_boundary(
 @pytest.mark.parametrize("loss", ["ce", "dlr"])
 def test_same_starts_give_the_flags_of_torchattacks(loss: str, steps: int) -> None:
     network, x, y = digits_victim()
-    oracle = with_our_starts(
-        torchattacks.APGD(network, eps=32 / 255, steps=steps, loss=loss), x, loss
-    )
 
-    theirs = network(oracle(x, y)).argmax(dim=1) == y
+    theirs = flags(f"apgd-{loss}-linf", network, x, y, 32 / 255, steps=steps)
     ours = an_attack(f"apgd-{loss}-linf", steps=steps)(network, x, y, radius=32 / 255)
 
     assert int((ours.worst != theirs).sum()) <= 2
@@ -91,11 +61,8 @@ def test_same_starts_give_the_flags_of_torchattacks(loss: str, steps: int) -> No
 
 def test_targeted_with_same_starts_gives_the_flags_of_torchattacks() -> None:
     network, x, y = digits_victim()
-    oracle = with_our_starts(
-        torchattacks.APGDT(network, eps=24 / 255, steps=10, n_classes=10), x, "target-{rank}"
-    )
 
-    theirs = network(oracle(x, y)).argmax(dim=1) == y
+    theirs = flags("apgd-t-linf", network, x, y, 24 / 255, preset="torchattacks")
     ours = an_attack("apgd-t-linf", preset="torchattacks")(network, x, y, radius=24 / 255)
 
     assert int((ours.worst != theirs).sum()) <= 2

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import pytest
 import torch
-import torchattacks
 
-from overproof.ml.attack.autoattack import LinfAutoAttack
-from tests.ml.test_apgd_reference import with_our_starts
-from tests.ml.victims import FewClasses, an_attack, digits_victim
+from overproof.core.threat import Norm
+from overproof.ml.attack.autoattack import L2AutoAttack, LinfAutoAttack
+from tests.ml.oracles import flags
+from tests.ml.victims import FewClasses, an_attack, digits_victim, linear_problem
 
 SHORT: dict[str, Any] = {"steps": 8, "targets": 3, "queries": 30}
 RADIUS = 28 / 255
@@ -68,21 +69,17 @@ def test_each_part_alone_does_what_it_does_in_the_cascade(version: str) -> None:
         assert torch.equal(~alone.worst[reached], outcome.broken_by[reached] == index)
 
 
-def test_same_starts_give_the_flags_of_torchattacks() -> None:
+@pytest.mark.parametrize(("norm", "radius"), [("linf", RADIUS), ("l2", 0.5)])
+def test_same_draws_give_the_flags_of_torchattacks(norm: str, radius: float) -> None:
     network, x, y = digits_victim()
-    oracle = torchattacks.AutoAttack(network, eps=RADIUS, n_classes=10, seed=0)
-    apgd, apgd_t, _, square = oracle._autoattack.attacks
-    with_our_starts(apgd, x, "ce")
-    with_our_starts(apgd_t, x, "target-{rank}")
-    square.n_queries = 20
+    x, y = x[::4], y[::4]
+    params: dict[str, Any] = {"preset": "torchattacks", "queries": 40}
 
-    theirs = network(oracle(x, y)).argmax(dim=1) == y
-    ours = an_attack("autoattack-linf", preset="torchattacks", queries=20)(
-        network, x, y, radius=RADIUS
-    )
+    theirs = flags(f"autoattack-{norm}", network, x, y, radius, **params)
+    ours = an_attack(f"autoattack-{norm}", **params)(network, x, y, radius=radius)
 
-    assert int((ours.worst != theirs).sum()) <= 2
-    assert 0.1 < float(theirs.float().mean()) < 0.6
+    assert int((ours.worst != theirs).sum()) <= 1
+    assert 5 < int(theirs.sum()) < 40
 
 
 def test_batches_and_order_change_no_flag() -> None:
@@ -136,3 +133,38 @@ def test_few_classes_get_the_margin_instead_of_dlr_and_a_note(
     assert set(replaced) <= set(attack.parts(classes))
     assert bool((outcome.broken_by >= 0).any())
     assert torch.equal(outcome.prediction == y[rows], outcome.worst)
+
+
+@pytest.mark.parametrize("version", ["standard", "plus", "rand"])
+def test_l2_has_the_same_parts_in_l2(version: str) -> None:
+    attack = an_attack("autoattack-l2", version=version, **SHORT)
+    assert isinstance(attack, L2AutoAttack)
+
+    for classes in (2, 3, 10):
+        parts = attack.parts(classes)
+        assert list(parts) == list(cascade(version=version).parts(classes))
+        assert {part.norm for part in parts.values()} == {Norm.L2}
+
+
+@pytest.mark.parametrize(("norm", "order"), [("linf", 1), ("l2", 2)])
+@pytest.mark.parametrize(
+    ("version", "classes"),
+    # `rand` aims at no class, and with several the gradients of its losses mix them.
+    [*product(["standard", "plus"], [2, 3, 5]), ("rand", 2)],
+)
+def test_linear_network_falls_exactly_where_the_ball_reaches_the_boundary(
+    norm: str, order: int, version: str, classes: int
+) -> None:
+    model, x, y = linear_problem(classes=classes)
+    logits = model(x).detach()
+    gaps = logits.gather(1, y.view(-1, 1)) - logits
+    duals = (model.weight[y][:, None] - model.weight[None]).detach().norm(p=order, dim=2)
+    others = ~torch.eye(classes, dtype=torch.bool)[y]
+    reach = torch.where(others, gaps / duals, torch.inf).amin(dim=1)
+    attack = an_attack(f"autoattack-{norm}", version=version, **SHORT | {"steps": 20})
+
+    below = attack(model, x, y, radius=reach * 0.999)
+    above = attack(model, x, y, radius=reach * 1.01)
+
+    assert bool(below.worst.all())
+    assert not bool(above.worst.any())

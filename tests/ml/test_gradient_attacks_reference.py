@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from importlib.util import find_spec
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from overproof.catalog.attacks import (
     DeepFoolParams,
@@ -30,11 +29,13 @@ from overproof.ml.attack.momentum import (
     LinfNesterovIterative,
     LinfVarianceTuning,
 )
-from overproof.ml.attack.noise import normal_noise, uniform_noise
+from overproof.ml.attack.noise import uniform_noise
 from overproof.ml.attack.pgd import L2ProjectedGradientDescent, LinfProjectedGradientDescent
 from overproof.ml.seeding import generator
+from tests.ml.oracles import adversarial
+from tests.ml.victims import an_attack, digits_victim
 
-EPS, STEP = 8 / 255, 2 / 255
+EPS = 8 / 255
 IDS = torch.arange(12)
 SHAPE = (3, 8, 8)
 
@@ -71,111 +72,79 @@ def interior(count: int) -> Tensor:
     return uniform_noise(torch.arange(count), (1, 2, 2), 5) * 0.4 + 0.3
 
 
-def feed(patch: pytest.MonkeyPatch, name: str, draws: Iterator[Tensor]) -> None:
-    """Draws of torchattacks come from `draws`; uniform ones are stretched to what it asks for."""
+# ---- other code with the same draws --------------------------------------------------------------
 
-    def uniform(_: Tensor, low: float = 0.0, high: float = 1.0) -> Tensor:
-        return low + (high - low) * next(draws)
-
-    def normal(_: Tensor) -> Tensor:
-        return next(draws).clone()
-
-    if name == "randn_like":
-        patch.setattr(torch, name, normal)
-    else:
-        patch.setattr(Tensor, name, uniform if name == "uniform_" else normal)
-
-
-# ---- torchattacks with the same draws ----------------------------------------------------------
-
-
-def test_mi_fgsm_equals_torchattacks() -> None:
-    torchattacks = pytest.importorskip("torchattacks")
-    x, y = batch()
-
-    expected = torchattacks.MIFGSM(network(), eps=EPS, alpha=STEP, steps=10, decay=0.9)(x, y)
-
-    ours = LinfMomentumIterative(MomentumParams(decay=0.9), seed=0)(network(), x, y, radius=EPS)
-    assert torch.allclose(ours.adversarial, expected, atol=1e-5)
-
-
-def test_ni_fgsm_equals_torchattacks() -> None:
-    torchattacks = pytest.importorskip("torchattacks")
-    x, y = batch()
-
-    expected = torchattacks.NIFGSM(network(), eps=EPS, alpha=STEP, steps=10, decay=0.9)(x, y)
-
-    ours = LinfNesterovIterative(MomentumParams(decay=0.9), seed=0)(network(), x, y, radius=EPS)
-    assert torch.allclose(ours.adversarial, expected, atol=1e-5)
-
-
-def test_vmi_fgsm_equals_torchattacks_with_the_same_neighbours(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    torchattacks = pytest.importorskip("torchattacks")
-    x, y = batch()
-    oracle = torchattacks.VMIFGSM(network(), eps=EPS, alpha=STEP, steps=6, N=3, beta=1.5)
-
-    with monkeypatch.context() as patch:
-        draws = (uniform_noise(IDS, SHAPE, 4, "vmi", t, j) for t in range(6) for j in range(3))
-        feed(patch, "uniform_", draws)
-        expected = oracle(x, y)
-
-    attack = LinfVarianceTuning(VarianceTuningParams(steps=6, neighbours=3), seed=4)
-    ours = attack(network(), x, y, radius=EPS)
-    assert torch.allclose(ours.adversarial, expected, atol=1e-5)
-    # One gradient a step and three neighbours for all but the last; the first one is the clean one.
-    assert ours.backward_passes == 12 * (5 + 3 * 5)
-
-
-def test_jitter_equals_torchattacks_with_the_same_noise(monkeypatch: pytest.MonkeyPatch) -> None:
-    torchattacks = pytest.importorskip("torchattacks")
-    x, y = batch()
+STEPPED: list[tuple[str, float, dict[str, Any]]] = [
+    ("fgsm-linf", EPS, {}),
+    ("bim-linf", EPS, {}),
+    ("pgd-linf", EPS, {}),
+    ("pgd-linf", EPS, {"random_start": False}),
+    ("pgd-l2", 0.5, {}),
+    ("cw-linf", EPS, {}),
+    ("mi-fgsm-linf", EPS, {"decay": 0.9}),
+    ("ni-fgsm-linf", EPS, {"decay": 0.9}),
+    ("vmi-fgsm-linf", EPS, {"neighbours": 3}),
     # With more steps many pixels lie at the border of the ball, and which of them is farthest, so
     # whose gradient the norm changes, is a matter of rounding.
-    oracle = torchattacks.Jitter(network(), eps=EPS, alpha=STEP, steps=4, scale=10, std=0.1)
-
-    with monkeypatch.context() as patch:
-        feed(patch, "uniform_", iter([uniform_noise(IDS, SHAPE, 4, "jitter start")]))
-        draws = (normal_noise(IDS, (5,), 4, "jitter noise", t) for t in range(4))
-        feed(patch, "randn_like", draws)
-        expected = oracle(x, y)
-
-    ours = LinfJitter(JitterParams(steps=4), seed=4)(network(), x, y, radius=EPS)
-    assert bool((ours.prediction != y).any())  # the division by the distance took part
-    assert torch.allclose(ours.adversarial, expected, atol=1e-5)
+    ("jitter-linf", EPS, {"steps": 4}),
+]
 
 
-def test_pgd_l2_equals_torchattacks_from_the_same_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    torchattacks = pytest.importorskip("torchattacks")
+@pytest.mark.parametrize("kind", ["convnet-16", "resnet"])
+@pytest.mark.parametrize(("name", "radius", "params"), STEPPED)
+def test_images_are_those_of_other_code(
+    name: str, radius: float, params: dict[str, Any], kind: str
+) -> None:
+    net, x, y = digits_victim(kind)
+    x, y = x[::5], y[::5]
+
+    theirs = adversarial(name, net, x, y, radius, **params)
+
+    ours = an_attack(name, **params)(net, x, y, radius=radius)
+    assert torch.allclose(ours.adversarial, theirs, atol=1e-5)
+    assert bool((ours.prediction != y).any())  # so of Jitter, the division by distance took part
+
+
+needs_foolbox = pytest.mark.skipif(
+    find_spec("foolbox") is None, reason="foolbox is not installed; it is in the group dev"
+)
+
+
+@needs_foolbox
+@pytest.mark.parametrize("kind", ["convnet-16", "resnet"])
+def test_deepfool_finds_the_images_of_foolbox(kind: str) -> None:
+    net, x, y = digits_victim(kind)
+    x, y = x[::5], y[::5]
+
+    theirs = adversarial("deepfool-l2", net, x, y, 0.0)
+
+    ours = an_attack("deepfool-l2")(net, x, y, radius=100.0)
+    assert torch.allclose(ours.adversarial, theirs, atol=1e-3)
+    assert torch.allclose(ours.nearest, l2_distance(theirs, x), rtol=1e-3, atol=1e-4)
+
+
+@needs_foolbox
+@pytest.mark.parametrize("kind", ["convnet-16", "resnet"])
+def test_cw_l2_finds_images_as_near_as_those_of_foolbox(kind: str) -> None:
+    net, x, y = digits_victim(kind)
+    x, y = x[::10], y[::10]
+    params: dict[str, Any] = {"steps": 60, "search_steps": 4, "learning_rate": 0.03}
+
+    theirs = adversarial("cw-l2", net, x, y, 0.0, **params)
+
+    ours = an_attack("cw-l2", **params)(net, x, y, radius=100.0)
+    assert bool((net(theirs).argmax(dim=1) != y).all())
+    assert torch.allclose(ours.nearest, l2_distance(theirs, x), rtol=0.02, atol=1e-3)
+
+
+def test_variance_after_the_last_step_is_not_computed() -> None:
     x, y = batch()
-    oracle = torchattacks.PGDL2(network(), eps=0.5, alpha=0.2, steps=10)
 
-    with monkeypatch.context() as patch:
-        feed(patch, "normal_", iter([normal_noise(IDS, SHAPE, 4, "start", 0, "direction")]))
-        feed(patch, "uniform_", iter([uniform_noise(IDS, (1, 1, 1), 4, "start", 0, "radius")]))
-        expected = oracle(x, y)
+    attack = LinfVarianceTuning(VarianceTuningParams(steps=6, neighbours=3), seed=4)
+    outcome = attack(network(), x, y, radius=EPS)
 
-    ours = L2ProjectedGradientDescent(L2PgdParams(), seed=4)(network(), x, y, radius=0.5)
-    assert torch.allclose(ours.adversarial, expected, atol=1e-5)
-
-
-def test_cw_linf_equals_its_definition() -> None:
-    x, y = batch()
-    net = network()
-    delta = EPS * (2 * uniform_noise(IDS, SHAPE, 4, "cw start") - 1)
-    delta = delta.clamp(-x, 1 - x)
-    for _ in range(10):
-        delta.requires_grad_(True)
-        logits, one_hot = net(x + delta), functional.one_hot(y, 5)
-        true = (logits * one_hot).sum(dim=1)
-        other = (logits * (1 - one_hot) - 1000 * one_hot).amax(dim=1)
-        loss = -(true - other + 50).clamp(min=0).sum()
-        (gradient,) = torch.autograd.grad(loss, delta)
-        delta = (delta.detach() + STEP * gradient.sign()).clamp(-EPS, EPS).clamp(-x, 1 - x)
-
-    ours = LinfCarliniWagner(LinfCwParams(), seed=4)(net, x, y, radius=EPS)
-    assert torch.allclose(ours.adversarial, x + delta, atol=1e-5)
+    # One gradient a step and three neighbours for all but the last; the first one is the clean one.
+    assert outcome.backward_passes == 12 * (5 + 3 * 5)
 
 
 # ---- closed forms ------------------------------------------------------------------------------

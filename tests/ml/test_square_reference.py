@@ -2,50 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from itertools import count
 from typing import Any
 from unittest.mock import patch
 
 import pytest
 import torch
 import torchattacks
-from torch import Tensor
 
-from overproof.ml.attack.noise import uniform_noise
-from overproof.ml.attack.square import BLOCK, LinfSquare
-from overproof.ml.attack.square_l2 import bump
+from overproof.ml.attack.square import LinfSquare
+from overproof.ml.attack.square_l2 import L2Square, bump
+from tests.ml.oracles import adversarial, rows_of, with_our_squares
 from tests.ml.victims import Scaled, an_attack, digits_victim, linear_problem
 
 QUERIES = 120
-
-
-def with_our_draws(attack: Any, sample: int, channels: int) -> Any:
-    """The attack of torchattacks on one image, with the stripes and squares of ours."""
-    query, ids = -1, torch.tensor([sample])
-
-    def draws() -> Tensor:
-        block, place = divmod(query, BLOCK)
-        shape = (BLOCK, 2 + channels)
-        return uniform_noise(ids, shape, 0, "square", 0, block)[0, place]
-
-    positions: list[Tensor] = []
-
-    def random_int(low: int, high: int, shape: Any = None) -> Tensor:
-        nonlocal query, positions
-        if not positions:  # the row of a query comes before its column
-            query += 1
-            positions = [draws()[0], draws()[1]]
-        return (low + (high - low) * positions.pop(0)).long()
-
-    def random_choice(shape: Any) -> Tensor:
-        if len(shape) == 4:  # the stripes
-            return (2 * uniform_noise(ids, tuple(shape[1:]), 0, "square-start", 0) - 1).sign()
-        return (2 * draws()[2:].view(shape) - 1).sign()
-
-    attack.random_int, attack.random_choice = random_int, random_choice
-    return attack
 
 
 @pytest.mark.parametrize("rescale", [False, True])
@@ -63,52 +32,66 @@ def test_sides_of_squares_are_those_of_torchattacks(queries: int, rescale: bool)
 
 
 @pytest.mark.parametrize("preset", ["official", "torchattacks"])
-def test_same_draws_give_the_flags_and_images_of_torchattacks(preset: str) -> None:
+@pytest.mark.parametrize(("name", "radius"), [("square-linf", 36 / 255), ("square-l2", 1.2)])
+def test_same_draws_give_the_flags_and_images_of_torchattacks(
+    name: str, radius: float, preset: str
+) -> None:
     network, x, y = digits_victim()
-    rows, radius = torch.arange(0, 200, 8), 36 / 255
-    clean = network(x[rows]).argmax(dim=1) == y[rows]
-    rows = rows[clean]
+    x, y = x[::8], y[::8]
+    params: dict[str, Any] = {"preset": preset, "queries": QUERIES}
 
-    theirs = []
-    for row in rows.tolist():
-        oracle = torchattacks.Square(
-            network, eps=radius, n_queries=QUERIES, resc_schedule=preset == "torchattacks"
-        )
-        theirs.append(with_our_draws(oracle, row, 1)(x[row : row + 1], y[row : row + 1]))
-    ours = an_attack("square-linf", preset=preset, queries=QUERIES)(
-        network, x[rows], y[rows], radius=radius, ids=rows
-    )
+    theirs = adversarial(name, network, x, y, radius, **params)
+    ours = an_attack(name, **params)(network, x, y, radius=radius)
 
-    images = torch.cat(theirs)
-    robust = network(images).argmax(dim=1) == y[rows]
+    clean = network(x).argmax(dim=1) == y
+    robust = clean & (network(theirs).argmax(dim=1) == y)
+    fooled = clean & ~robust
     assert torch.equal(ours.worst, robust)
-    assert 3 <= int((~robust).sum()) <= len(rows) - 3
-    assert torch.allclose(ours.adversarial[~robust], images[~robust], atol=1e-6)
+    assert 3 <= int(fooled.sum()) <= int(clean.sum()) - 3
+    assert torch.allclose(ours.adversarial[fooled], theirs[fooled], atol=1e-4)
 
 
-@contextmanager
-def our_l2_draws(attack: Any, sample: int, channels: int) -> Iterator[None]:
-    """Inside, the attack of torchattacks on one 8 × 8 image takes the bumps and windows of ours."""
-    ids = torch.tensor([sample])
+def test_draws_shared_by_the_batch_are_those_of_torchattacks() -> None:
+    network, x, y = digits_victim()
+    radius = 36 / 255
+    oracle = torchattacks.Square(network, eps=radius, n_queries=300)
+    with_our_squares(oracle, lambda part: rows_of(part, x), channels=1, drawn_for=0)
+    oracle.rescale_schedule = False
 
-    def numbers() -> Iterator[Tensor]:
-        # In the order in which they are asked for: at first by tile, then by query.
-        yield from uniform_noise(ids, (8, 8, 1 + channels), 0, "square-start", 0).flatten()
-        for block in count():
-            yield from uniform_noise(ids, (BLOCK, 5 + channels), 0, "square", 0, block).flatten()
+    theirs = network(oracle(x, y)).argmax(dim=1) == y
+    ours = an_attack("square-linf", queries=300, batch_shared_draws=True)(
+        network, x, y, radius=radius
+    )
+    own = an_attack("square-linf", queries=300)(network, x, y, radius=radius)
 
-    stream = numbers()
+    assert torch.equal(ours.worst, theirs)
+    assert not torch.equal(ours.worst, own.worst)
 
-    def random_int(low: int, high: int, shape: Any = None) -> Tensor:
-        return (low + (high - low) * next(stream)).long()
 
-    def random_choice(shape: Any) -> Tensor:
-        drawn = torch.stack([next(stream) for _ in range(channels)])
-        return (2 * drawn - 1).sign().view(1, channels, 1, 1)
+@pytest.mark.parametrize(("name", "radius"), [("square-linf", 36 / 255), ("square-l2", 1.2)])
+def test_shared_draws_depend_on_no_batch_either(name: str, radius: float) -> None:
+    network, x, y = digits_victim()
+    ids = torch.arange(len(x))
+    attack = an_attack(name, queries=70, batch_shared_draws=True)
 
-    attack.random_int, attack.random_choice = random_int, random_choice
-    with patch.object(torch, "rand", lambda *_, **__: next(stream)):
-        yield
+    whole = attack(network, x, y, radius=radius).worst
+    parts = [
+        attack(network, x[rows], y[rows], radius=radius, ids=rows).worst
+        for rows in torch.split(ids, 70)
+    ]
+
+    assert torch.equal(whole, torch.cat(parts))
+
+
+def test_bumps_lie_the_same_way_for_all_where_draws_are_shared() -> None:
+    x = torch.full((4, 1, 10, 10), 0.5)
+    attack = an_attack("square-l2", batch_shared_draws=True)
+    assert isinstance(attack, L2Square)
+
+    starts = attack._start(x, torch.arange(4), 0)
+
+    assert torch.allclose(starts.abs(), starts[:1].abs().expand_as(starts))
+    assert len({start.numpy().tobytes() for start in starts}) == 4  # signs are their own
 
 
 @pytest.mark.parametrize("side", [2, 3, 5, 8])
@@ -125,27 +108,6 @@ def test_bump_is_that_of_torchattacks(side: int) -> None:
 def _on_cpu(attack: Any) -> Any:
     attack.device = torch.device("cpu")
     return attack
-
-
-def test_l2_with_same_draws_gives_the_flags_and_images_of_torchattacks() -> None:
-    network, x, y = digits_victim()
-    rows, radius = torch.arange(0, 200, 8), 1.2
-    rows = rows[network(x[rows]).argmax(dim=1) == y[rows]]
-
-    theirs = []
-    for row in rows.tolist():
-        oracle = torchattacks.Square(network, norm="L2", eps=radius, n_queries=QUERIES)
-        with our_l2_draws(oracle, row, 1):
-            theirs.append(oracle(x[row : row + 1], y[row : row + 1]))
-    ours = an_attack("square-l2", preset="torchattacks", queries=QUERIES)(
-        network, x[rows], y[rows], radius=radius, ids=rows
-    )
-
-    images = torch.cat(theirs)
-    robust = network(images).argmax(dim=1) == y[rows]
-    assert torch.equal(ours.worst, robust)
-    assert 3 <= int((~robust).sum()) <= len(rows) - 3
-    assert torch.allclose(ours.adversarial[~robust], images[~robust], atol=1e-4)
 
 
 def test_search_stays_on_the_corners_of_the_ball() -> None:

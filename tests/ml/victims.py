@@ -2,49 +2,86 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any
-from unittest.mock import patch
 
 import torch
 from torch import Tensor, nn
+from torchvision.models.resnet import BasicBlock
 
 from overproof.catalog.attacks import ATTACKS
 from overproof.core.spec import DatasetSpec, PluginRef
 from overproof.ml.attack.base import Attack
 from overproof.ml.datasets.base import load
-from overproof.ml.models.base import build
+from overproof.ml.models.base import BodyAndHead, Normalized, build
+from overproof.ml.seeding import seeded_init
+from overproof.ml.shapes import ImageFacts
 from overproof.ml.train.evaluation import pixels_of
 from overproof.ml.train.loop import Training
 from overproof.ml.train.means import Means
 from overproof.ml.train.recipe import Recipe
 
 
-@lru_cache(maxsize=1)
-def digits_victim() -> tuple[nn.Module, Tensor, Tensor]:
-    """A ConvNet of width 8 in eval mode, right on most of the 200 test digits beside it."""
-    data = load(DatasetSpec(name="digits", subset_per_class=60, test_subset_per_class=20), None)
+def convnet(facts: ImageFacts, *, width: int, depth: int) -> Normalized:
+    """The ConvNet of the catalog, with instance norm."""
+    network = PluginRef(name="convnet", params={"width": width, "depth": depth})
+    return build(network, facts, 0)
+
+
+def small_resnet(facts: ImageFacts, *, width: int = 16) -> Normalized:
+    """A ResNet with batch norm, much narrower than those of the catalog."""
+
+    def make() -> Normalized:
+        body = nn.Sequential(
+            nn.Conv2d(facts.channels, width, 3, padding=1, bias=False),
+            nn.BatchNorm2d(width),
+            nn.ReLU(),
+            BasicBlock(width, width),
+            BasicBlock(width, 2 * width, stride=2, downsample=_shortcut(width, 2 * width)),
+            nn.AdaptiveAvgPool2d(1),
+            nn.Flatten(),
+        )
+        return Normalized(BodyAndHead(body, nn.Linear(2 * width, facts.classes)), facts)
+
+    return seeded_init(make, 0, "small resnet")
+
+
+def _shortcut(inside: int, outside: int) -> nn.Module:
+    return nn.Sequential(nn.Conv2d(inside, outside, 1, stride=2), nn.BatchNorm2d(outside))
+
+
+def trained(
+    network: Normalized, images: Tensor, labels: Tensor, *, epochs: int, learning_rate: float = 0.05
+) -> nn.Module:
+    """`network` in eval mode after the product's training on (N, C, H, W) uint8 images."""
     recipe = Recipe(
-        epochs=12,
-        learning_rate=0.05,
+        epochs=epochs,
+        learning_rate=learning_rate,
         momentum=0.9,
         weight_decay=0.0,
         batch_size=50,
     )
     training = Training(
-        [build(PluginRef(name="convnet", params={"width": 8, "depth": 2}), data.facts, 0)],
-        [0],
-        data.train_images,
-        data.train_labels,
-        recipe,
-        means=Means.EAGER,
-        device=torch.device("cpu"),
+        [network], [0], images, labels, recipe, means=Means.EAGER, device=torch.device("cpu")
     )
     for epoch in range(training.total_steps):
         training.step(epoch)
-    network = training.networks()[0].eval().requires_grad_(False)
+    return training.networks()[0].eval().requires_grad_(False)
+
+
+@lru_cache(maxsize=3)
+def digits_victim(kind: str = "convnet-8") -> tuple[nn.Module, Tensor, Tensor]:
+    """A network in eval mode, right on most of the 200 test digits beside it.
+
+    Args:
+        kind: `convnet-8` or `convnet-16`, with instance norm, or `resnet`, with batch norm.
+    """
+    data = load(DatasetSpec(name="digits", subset_per_class=60, test_subset_per_class=20), None)
+    if kind == "resnet":
+        made = small_resnet(data.facts, width=8)
+    else:
+        made = convnet(data.facts, width=int(kind.rpartition("-")[2]), depth=2)
+    network = trained(made, data.train_images, data.train_labels, epochs=12)
     return network, pixels_of(data.test_images), data.test_labels
 
 
@@ -101,21 +138,3 @@ def linear_problem(classes: int, seed: int = 0) -> tuple[Linear, Tensor, Tensor]
     model = Linear(weight, -0.5 * weight.sum(dim=1))
     x = 0.4 + 0.2 * torch.rand(40, 3, 2, 2, generator=generator)
     return model, x, model(x).argmax(dim=1)
-
-
-def rows_of(part: Tensor, whole: Tensor) -> Tensor:
-    """Numbers of the rows of `whole` that `part` consists of; the rows are all different."""
-    return (part.flatten(1)[:, None] == whole.flatten(1)[None]).all(dim=2).int().argmax(dim=1)
-
-
-@contextmanager
-def drawing(draws: Tensor) -> Iterator[None]:
-    """Inside, `torch.rand` returns `draws`, which must have the shape that is asked for."""
-
-    def rand(*shape: Any, **_: Any) -> Tensor:
-        asked = tuple(shape[0]) if len(shape) == 1 and not isinstance(shape[0], int) else shape
-        assert tuple(draws.shape) == asked
-        return draws.clone()
-
-    with patch.object(torch, "rand", rand):
-        yield
