@@ -15,6 +15,7 @@ from overproof.core.ids import UnitId
 from overproof.core.spec import ExperimentSpec, JobSpec, Unit
 from overproof.errors import InvalidSpec, ShuttingDown
 from overproof.experiments.planner import batch, plan
+from overproof.handlers.attack import WhiteBoxHandler
 from overproof.handlers.distill import SynthesisHandler
 from overproof.handlers.experts import ExpertsHandler
 from overproof.handlers.train import NetworksHandler
@@ -110,6 +111,31 @@ def test_experts_that_are_too_short_are_refused_before_they_are_trained(
 
     with pytest.raises(InvalidSpec, match=message):
         by_task(an_experiment_with_experts(methods=short))
+
+
+def test_whitened_sets_follow_whitened_experts_and_are_attacked_in_pixels(
+    a_context: Contexts,
+) -> None:
+    whitened = [{"name": "mtt", "params": SMALL | {"zca": True}}]
+    attacks = [{"name": "pgd", "epsilons": ["0", "32/255"], "params": {"steps": 3}}]
+    units = by_task(an_experiment_with_experts(methods=whitened, attacks=attacks))
+    plain = by_task(an_experiment_with_experts(methods=METHODS[:1]))
+    made = dict(outputs_of(ExpertsHandler(), a_context("experts"), *units["experts"]))
+    made |= outputs_of(SynthesisHandler(), a_context("set", made), *units["synthesis"])
+    made |= outputs_of(NetworksHandler(), a_context("network", made), *units["networks"])
+    made |= outputs_of(WhiteBoxHandler(), a_context("cells", made), *units["white-box"])
+
+    weights = load_file(made[UnitId(units["networks"][0].id)].files["weights"])
+    images = load_file(made[UnitId(units["synthesis"][0].id)].files["images"])
+    none, some = sorted(units["white-box"], key=lambda unit: len(unit.body["threat"]["epsilon"]))
+    assert not {unit.id for unit in units["experts"]} & {unit.id for unit in plain["experts"]}
+    assert all("zca" not in unit.body for unit in plain["experts"])
+    assert torch.equal(weights["matrix"], images["zca_matrix"])
+    clean = made[UnitId(units["networks"][0].id)].result["clean_correct"]
+    assert made[UnitId(none.id)].result["robust_s2"] == clean
+    assert made[UnitId(some.id)].result["robust_s2"] < clean
+    moved = load_file(made[UnitId(some.id)].files["outcomes"])["distance"]
+    assert 30 / 255 < float(moved.max()) <= 32 / 255 + 1e-6
 
 
 def test_experts_come_in_jobs_of_ten() -> None:

@@ -19,7 +19,8 @@ class ExpertParams(Params):
     """Methods that follow experts: the planner has them trained before.
 
     Published: 100 experts of 50 epochs by SGD at 0.01 without momentum. `strategy` is the
-    augmentation of experts and students alike.
+    augmentation of experts and students alike; `zca` whitens the images of both, and of all
+    networks that are trained on the set.
     """
 
     experts: Annotated[int, Field(ge=1, le=500)] = 100
@@ -29,6 +30,7 @@ class ExpertParams(Params):
     expert_weight_decay: AtLeastZero = 0.0
     expert_batch: Count = 256
     strategy: Strategy = "auto"
+    zca: bool = False
 
     def _require_epochs(self, start_epochs: int | None, matched_epochs: int | None) -> None:
         """Refuse, before experts are trained for hours, ones that end before the last stretch.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import yaml
 from pydantic import (
@@ -91,7 +91,23 @@ class AssetSpec(_Frozen):
 # ---- bodies of units -------------------------------------------------------------------------
 
 
-class DistilledSetBody(_Frozen):
+class _Grown(_Frozen):
+    """A body with fields that came later: left out at their defaults, so that ids stay."""
+
+    later: ClassVar[frozenset[str]] = frozenset()
+
+    @model_serializer(mode="wrap")
+    def _without_later_defaults(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        plain: dict[str, Any] = handler(self)
+        fields = type(self).model_fields
+        return {
+            name: value
+            for name, value in plain.items()
+            if name not in self.later or getattr(self, name) != fields[name].default
+        }
+
+
+class DistilledSetBody(_Grown):
     """One distilled set: task `synthesis` of kind distill.
 
     `network` is what the method matches on; None for methods that need none, so that their sets
@@ -99,6 +115,8 @@ class DistilledSetBody(_Frozen):
     the method follows; empty for methods that follow none. `teacher` is the unit of the network
     that the method asks; None for methods that ask none.
     """
+
+    later = frozenset({"experts", "teacher"})
 
     dataset: DatasetSpec
     method: PluginRef
@@ -108,23 +126,16 @@ class DistilledSetBody(_Frozen):
     experts: tuple[Annotated[str, Field(pattern=UNIT_ID_PATTERN)], ...] = ()
     teacher: Annotated[str, Field(pattern=UNIT_ID_PATTERN)] | None = None
 
-    @model_serializer(mode="wrap")
-    def _without_absent_units(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        # Sets of methods that need none keep the ids that they had before there were such units.
-        plain: dict[str, Any] = handler(self)
-        return {
-            name: value
-            for name, value in plain.items()
-            if value or name not in ("experts", "teacher")
-        }
 
-
-class ExpertsBody(_Frozen):
+class ExpertsBody(_Grown):
     """The trajectory of one expert: task `experts` of kind train.
 
     A network trained on the whole set by plain SGD at a constant learning rate, whose parameters
-    are kept at the start and after each epoch. `strategy` is that of its augmentation.
+    are kept at the start and after each epoch. `strategy` is that of its augmentation; `zca` says
+    whether it sees whitened images.
     """
+
+    later = frozenset({"zca"})
 
     dataset: DatasetSpec
     network: PluginRef
@@ -135,6 +146,7 @@ class ExpertsBody(_Frozen):
     batch_size: Annotated[int, Field(ge=1)]
     strategy: Name
     seed: Seed
+    zca: bool = False
 
 
 class TeacherBody(_Frozen):
@@ -170,7 +182,7 @@ class SoftLabelsBody(_Frozen):
     seed: Seed
 
 
-class NetworkBody(_Frozen):
+class NetworkBody(_Grown):
     """One trained network: task `networks` of kind train.
 
     `training_set` is the id of a distilled set, or a data set to be used whole. `test_set` is
@@ -178,20 +190,14 @@ class NetworkBody(_Frozen):
     None where the protocol wants none.
     """
 
+    later = frozenset({"labels"})
+
     training_set: Annotated[str, Field(pattern=UNIT_ID_PATTERN)] | DatasetSpec
     test_set: DatasetSpec
     network: PluginRef
     protocol: PluginRef
     seed: Seed
     labels: Annotated[str, Field(pattern=UNIT_ID_PATTERN)] | None = None
-
-    @model_serializer(mode="wrap")
-    def _without_absent_labels(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        # Networks without soft labels keep the ids that they had before there were any.
-        plain: dict[str, Any] = handler(self)
-        if self.labels is None:
-            del plain["labels"]
-        return plain
 
 
 class ImportedSetBody(_Frozen):

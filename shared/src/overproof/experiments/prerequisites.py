@@ -42,6 +42,7 @@ def experts_of(source: DatasetSpec, method: PluginRef, network: PluginRef | None
                 batch_size=params.expert_batch,
                 strategy=params.strategy,
                 seed=seed,
+                zca=params.zca,
             ),
             plugins=[(MODELS, network)],
         )

@@ -35,9 +35,8 @@ class WhiteBoxHandler(JobHandler):
     def run(self, job: JobSpec, context: JobContext) -> Mapping[UnitId, UnitOutput]:
         """Attack the victim once for each unit."""
         from overproof.ml.attack.engine import CellEngine
-        from overproof.ml.checkpoints import load_weights
         from overproof.ml.devices import device_facts, pick_device
-        from overproof.ml.models.base import build
+        from overproof.ml.models.stored import load_network
 
         bodies = [CellBody.model_validate(unit.body) for unit in job.units]
         body = bodies[0]
@@ -46,9 +45,7 @@ class WhiteBoxHandler(JobHandler):
         test_set = load_dataset(body.test_set, context)
         victim_id = UnitId(body.victim)
         network = PluginRef.model_validate(context.input_result(victim_id)["network"])
-        # The seed is of no consequence: all weights are replaced.
-        victim = build(network, test_set.facts, seed=0)
-        load_weights(victim, context.input(victim_id, "weights"))
+        victim = load_network(network, test_set.facts, context.input(victim_id, "weights"))
         engine = CellEngine(
             victim.to(device),
             test_set.test_images,

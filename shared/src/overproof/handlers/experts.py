@@ -23,6 +23,7 @@ class ExpertsHandler(JobHandler):
     def run(self, job: JobSpec, context: JobContext) -> Mapping[UnitId, UnitOutput]:
         """Train one expert for each unit."""
         from overproof.ml.augment import dsa
+        from overproof.ml.augment.zca import Whitening
         from overproof.ml.devices import device_facts, pick_device
         from overproof.ml.models.base import build
         from overproof.ml.train.augmentation import Augmentation
@@ -35,7 +36,11 @@ class ExpertsHandler(JobHandler):
         body = bodies[0]
         device = pick_device(context.device)
         dataset = load_dataset(body.dataset, context)
-        networks = [build(body.network, dataset.facts, each.seed, "expert") for each in bodies]
+        whitening = Whitening.fit(dataset.train_images, device) if body.zca else None
+        networks = [
+            build(body.network, dataset.facts, each.seed, "expert", whitening=whitening)
+            for each in bodies
+        ]
         means, reason = choose_means(
             networks[0].network,
             dataset.facts,

@@ -126,4 +126,6 @@ def _training_set(body: NetworkBody, test_set: Dataset, context: JobContext) -> 
         return TrainingSet(whole.train_images, whole.train_labels, is_whole=True)
     path = context.input(UnitId(body.training_set), "images")
     made = DistilledSet.read(path, test_set.facts).decoded()
-    return TrainingSet(made.images, made.labels, made.logits, made.learning_rate)
+    return TrainingSet(
+        made.images, made.labels, made.logits, made.learning_rate, whitening=made.whitening
+    )

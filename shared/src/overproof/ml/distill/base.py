@@ -17,6 +17,7 @@ from torch import Tensor
 from overproof.core.registry import Params
 from overproof.core.spec import PluginRef
 from overproof.errors import InvalidData, InvalidSpec, MalformedArtifact, NonFiniteLoss, ShapeError
+from overproof.ml.augment.zca import Whitening
 from overproof.ml.datasets.base import Dataset
 from overproof.ml.distill.canvas import decode
 from overproof.ml.models.base import Normalized, build
@@ -24,6 +25,7 @@ from overproof.ml.shapes import ImageFacts, check_images, check_labels
 
 P = TypeVar("P", bound=Params)
 
+_WHITENING_MEAN, _WHITENING_MATRIX = "zca_mean", "zca_matrix"  # entries of a file
 _READ_EVERY = 25  # steps between two waits for a GPU
 
 
@@ -39,6 +41,8 @@ class DistilledSet:
             with; None for training with `labels`.
         learning_rate: that networks are to be trained with, found along with the images; None to
             leave it to the protocol.
+        whitening: that networks see the images through; None for the normalisation of channels.
+            The images themselves are pixels all the same.
         canvas_factor: m; each image is a canvas of m × m images, see `canvas`; 1 for plain ones.
     """
 
@@ -47,6 +51,7 @@ class DistilledSet:
     logits: Tensor | None = None
     learning_rate: float | None = None
     canvas_factor: int = 1
+    whitening: Whitening | None = None
 
     @property
     def targets(self) -> Tensor:
@@ -75,6 +80,9 @@ class DistilledSet:
             tensors["learning_rate"] = torch.tensor(self.learning_rate, dtype=torch.float64)
         if self.canvas_factor != 1:
             tensors["canvas_factor"] = torch.tensor(self.canvas_factor)
+        if self.whitening is not None:
+            tensors[_WHITENING_MEAN] = self.whitening.mean.contiguous()
+            tensors[_WHITENING_MATRIX] = self.whitening.matrix.contiguous()
         save_file(tensors, path)
 
     @classmethod
@@ -114,7 +122,19 @@ class DistilledSet:
             logits=logits,
             learning_rate=learning_rate,
             canvas_factor=_canvas_factor(tensors, facts, path),
+            whitening=_whitening(tensors, facts, path),
         )
+
+
+def _whitening(tensors: Mapping[str, Tensor], facts: ImageFacts, path: Path) -> Whitening | None:
+    mean, matrix = tensors.get(_WHITENING_MEAN), tensors.get(_WHITENING_MATRIX)
+    if mean is None and matrix is None:
+        return None
+    if mean is None or matrix is None:
+        raise MalformedArtifact(f"{path} has half of a whitening; distil the set again")
+    whitening = Whitening(mean, matrix)
+    whitening.check(facts, str(path))
+    return whitening
 
 
 def _canvas_factor(tensors: Mapping[str, Tensor], facts: ImageFacts, path: Path) -> int:
@@ -142,6 +162,7 @@ class Problem:
         device: where to compute.
         experts: files with the trajectories of experts, for methods that follow them.
         teacher: a trained network on the device, in eval mode, for methods that ask one.
+        whitening: that networks see images through; None for the normalisation of channels.
         rows_at_once: most images sent through a network at once where that is free to choose;
             bounds memory.
     """
@@ -153,6 +174,7 @@ class Problem:
     device: torch.device
     experts: Sequence[Path] = ()
     teacher: Normalized | None = None
+    whitening: Whitening | None = None
     rows_at_once: int = 512
 
     def build(self, *labels: str | int) -> Normalized:
@@ -163,7 +185,12 @@ class Problem:
         """
         if self.network is None:
             raise InvalidSpec(["network: this method matches on a network; name one"], "set")
-        return build(self.network, self.dataset.facts, self.seed, *labels).to(self.device)
+        made = build(self.network, self.dataset.facts, self.seed, *labels, whitening=self.whitening)
+        return made.to(self.device)
+
+    def whitened(self) -> Problem:
+        """The same with networks that see images whitened as the training images ask for."""
+        return replace(self, whitening=Whitening.fit(self.dataset.train_images, self.device))
 
     def asked(self) -> Normalized:
         """The teacher.

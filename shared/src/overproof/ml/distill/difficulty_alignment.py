@@ -38,13 +38,14 @@ class DifficultyAlignment(DistillationMethod[DifficultyAlignmentParams]):
         MalformedArtifact: a trajectory is unusable.
 
     Source: arXiv:2310.05773, section 4; NUS-HPC-AI-Lab/DATM, distill/DATM.py. Differs: experts
-    are trained by plain SGD instead of FTD's flat trajectories, on images that are not whitened;
+    are trained by plain SGD instead of FTD's flat trajectories;
     where the first expert is right on fewer images of a class than are asked for, others fill up;
     images that no expert has right take the mean of all experts, where the code divides by zero;
     otherwise as `TrajectoryMatching`.
     """
 
     def __init__(self, params: DifficultyAlignmentParams, problem: Problem) -> None:
+        problem = problem.whitened() if params.zca else problem
         super().__init__(params, problem)
         setting = setting_of(
             DATM_SETTINGS,

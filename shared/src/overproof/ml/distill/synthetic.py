@@ -91,6 +91,7 @@ class SyntheticImages:
             labels=labels_of(classes, images_per_class),
             logits=logits,
             learning_rate=learning_rate,
+            whitening=self._normalizer.whitening,
         )
 
     def state(self) -> dict[str, Tensor]:

@@ -46,6 +46,7 @@ class TrajectoryMatching(DistillationMethod[TrajectoryParams]):
     """
 
     def __init__(self, params: TrajectoryParams, problem: Problem) -> None:
+        problem = problem.whitened() if params.zca else problem
         super().__init__(params, problem)
         dataset = problem.dataset
         self._has_soft_labels = isinstance(params, TruncatedTrajectoryParams) and params.soft_labels

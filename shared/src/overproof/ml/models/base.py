@@ -9,8 +9,11 @@ from torch import Tensor, nn
 
 from overproof.catalog.models import MODELS
 from overproof.core.spec import PluginRef
+from overproof.ml.augment.zca import Whitening
 from overproof.ml.seeding import seeded_init
 from overproof.ml.shapes import ImageFacts
+
+WHITENING = "matrix"  # name of the whitening among the weights of a network that has one
 
 
 class Network(nn.Module, ABC):
@@ -80,6 +83,11 @@ class Normalized(nn.Module):
         self.register_buffer("mean", torch.tensor(facts.mean).view(1, -1, 1, 1))
         self.register_buffer("std", torch.tensor(facts.std).view(1, -1, 1, 1))
 
+    @property
+    def whitening(self) -> Whitening | None:
+        """None; see `Whitened`."""
+        return None
+
     def normalize(self, x: Tensor) -> Tensor:
         """(B, C, H, W) pixels in [0, 1] → the same in units of the data set's deviation."""
         return (x - self.mean) / self.std
@@ -98,7 +106,48 @@ class Normalized(nn.Module):
         return logits
 
 
-def build(network: PluginRef, facts: ImageFacts, seed: int, *labels: str | int) -> Normalized:
+class Whitened(Normalized):
+    """A network that takes pixels in [0, 1] and whitens them, instead of scaling each channel.
+
+    The whitening is saved with the weights, and attacks differentiate through it.
+
+    Args:
+        network: of whitened images.
+        facts: the images.
+        whitening: of images like `facts`.
+    """
+
+    matrix: Tensor
+
+    def __init__(self, network: Network, facts: ImageFacts, whitening: Whitening) -> None:
+        super().__init__(network, facts)
+        del self.std
+        self.mean = whitening.mean.unsqueeze(0)
+        self.register_buffer(WHITENING, whitening.matrix)
+
+    @property
+    def whitening(self) -> Whitening:
+        """What it does to pixels; on the CPU."""
+        return Whitening(self.mean.squeeze(0).cpu(), self.matrix.cpu())
+
+    def normalize(self, x: Tensor) -> Tensor:
+        """(…, C, H, W) pixels in [0, 1] → the same, whitened."""
+        white: Tensor = (x - self.mean).flatten(-3) @ self.matrix
+        return white.view_as(x)
+
+    def denormalize(self, x: Tensor) -> Tensor:
+        """The inverse of `normalize`; the result may leave [0, 1]."""
+        inverse = torch.linalg.inv(self.matrix.double()).to(x)
+        return (x.flatten(-3) @ inverse).view(x.shape) + self.mean
+
+
+def build(
+    network: PluginRef,
+    facts: ImageFacts,
+    seed: int,
+    *labels: str | int,
+    whitening: Whitening | None = None,
+) -> Normalized:
     """The network `network` for images like `facts`, its initial values following from the seed.
 
     Args:
@@ -106,6 +155,7 @@ def build(network: PluginRef, facts: ImageFacts, seed: int, *labels: str | int) 
         facts: the images it is for.
         seed: equal seeds and labels give equal bytes.
         *labels: what the network is for, as in `seeding.generator`.
+        whitening: in the place of the normalisation of channels; None for that.
 
     Returns:
         The network on the CPU, in float32 and training mode.
@@ -116,4 +166,10 @@ def build(network: PluginRef, facts: ImageFacts, seed: int, *labels: str | int) 
     """
     factory = MODELS.load(network.name)
     params = MODELS.resolve(network)
-    return seeded_init(lambda: Normalized(factory(params, facts), facts), seed, *labels)
+
+    def made() -> Normalized:
+        if whitening is None:
+            return Normalized(factory(params, facts), facts)
+        return Whitened(factory(params, facts), facts, whitening)
+
+    return seeded_init(made, seed, *labels)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from overproof.core.spec import PluginRef
+from overproof.ml.augment.zca import Whitening
 from overproof.ml.datasets.base import Dataset
 from overproof.ml.models.base import build
 from overproof.ml.train.loop import Training
@@ -35,6 +36,7 @@ class TrainingSet:
         labels: (N,) int64.
         logits: (N, K) float32 soft labels that it brings, None without.
         learning_rate: that it brings, None without.
+        whitening: that it brings, None without.
         views: of its images, labelled by a teacher, in whose place they are replayed; None without.
         is_whole: whether it is the training part of the data set itself.
     """
@@ -43,6 +45,7 @@ class TrainingSet:
     labels: Tensor
     logits: Tensor | None = None
     learning_rate: float | None = None
+    whitening: Whitening | None = None
     views: SoftLabels | None = None
     is_whole: bool = False
 
@@ -136,7 +139,8 @@ def assemble(
         targets = one_hot(targets, dataset.classes)
     shown: Tensor | SoftLabels = training_set.views or targets
     images = training_set.images
-    built = [build(network, dataset.facts, seed) for seed in seeds]
+    whitening = training_set.whitening
+    built = [build(network, dataset.facts, seed, whitening=whitening) for seed in seeds]
     means, reason = choose_means(
         built[0].network,
         dataset.facts,
@@ -147,7 +151,7 @@ def assemble(
     facts |= {"means": means.value, "means_reason": reason}
 
     def trial(rate: float) -> Training:
-        model = build(network, dataset.facts, _TRIAL_SEED)
+        model = build(network, dataset.facts, _TRIAL_SEED, whitening=whitening)
         at_rate = replace(recipe, learning_rate=rate)
         return Training([model], [_TRIAL_SEED], images, shown, at_rate, means=means, device=device)
 

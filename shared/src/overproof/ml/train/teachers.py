@@ -1,4 +1,4 @@
-"""Networks of other units, from their files: teachers and victims."""
+"""Teachers from the files of the units that trained them."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 
 from overproof.core.spec import PluginRef
 from overproof.errors import InvalidData
-from overproof.ml.checkpoints import load_weights
-from overproof.ml.models.base import Normalized, build
+from overproof.ml.models.base import Normalized
+from overproof.ml.models.stored import load_network
 from overproof.ml.shapes import ImageFacts
 
 
@@ -30,7 +30,4 @@ def load_teacher(result: Mapping[str, Any], weights: Path, facts: ImageFacts) ->
             f"the teacher {network.name} knows {result['classes']} classes, these images have "
             f"{facts.classes}; train one on the same data set"
         )
-    # The seed is of no consequence: all weights are replaced.
-    model = build(network, facts, seed=0)
-    load_weights(model, weights)
-    return model.eval().requires_grad_(False)
+    return load_network(network, facts, weights).eval().requires_grad_(False)
