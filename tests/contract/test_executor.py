@@ -253,13 +253,17 @@ def test_child_that_died_while_idle_is_replaced(processes: ProcessExecutor) -> N
     assert isinstance(run(processes, a_probe(seed=2)), Done)
 
 
-def test_child_that_cannot_start_is_a_lost_worker(tmp_path: Path) -> None:
+def test_child_that_cannot_start_is_a_lost_worker_and_says_why(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     settings = child_settings(tmp_path).model_copy(update={"plugins": ("no.such.module:f",)})
-    with closing(ProcessExecutor(settings)) as executor:
+    with caplog.at_level(logging.INFO), closing(ProcessExecutor(settings)) as executor:
         last = run(executor, a_probe())
+        wait_until(lambda: "no.such.module" in caplog.text)
 
     assert isinstance(last, Failed)
     assert last.failure.type_name == "WorkerLost"
+    assert "exit code 1" in last.failure.message
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

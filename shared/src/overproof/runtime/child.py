@@ -90,8 +90,13 @@ def main(arguments: Sequence[str] = ()) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(levelname)s|%(message)s")
-    with os.fdopen(commands, "rb") as reading, os.fdopen(reports, "wb") as writing:
-        Child(reading, writing).run()
+    try:
+        Child(os.fdopen(commands, "rb"), os.fdopen(reports, "wb")).run()
+    except Exception:
+        # Not by the usual way out: it would close the pipe at which a thread still waits, and so
+        # wait for the parent, which waits for the child.
+        logging.exception("the child process cannot go on")
+        os._exit(1)
 
 
 if __name__ == "__main__":
