@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 
 from overproof.core.ids import ComparisonId, GroupId, UnitId, group_id_of
+from overproof.core.ranking import RANKING
 from overproof.core.spec import Unit
 from overproof.core.states import JobKind
 from overproof.errors import NotFound
 from overproof.evaluation.ranking import normalised
 from overproof.handlers.aggregate import compute_metrics
-from overproof.handlers.compare import RANKING, compute_comparison
+from overproof.handlers.compare import compute_comparison
 from overproof.results.repository import ResultsRepository
 from overproof.results.views import (
     Claim,

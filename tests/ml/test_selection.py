@@ -221,6 +221,16 @@ def test_unified_protocol_by_its_paper() -> None:
     assert (recipe.epochs, recipe.batch_size, recipe.shuffled) == (1000, 256, False)
 
 
+def test_protocol_of_idc_by_its_code() -> None:
+    recipe = recipe_of("dream")
+
+    rates = [recipe.learning_rate_at(epoch) for epoch in (665, 666, 832, 833)]
+    assert rates == pytest.approx([0.01, 0.002, 0.002, 0.0004])
+    assert (recipe.epochs, recipe.batch_size) == (1000, 64)
+    assert set(recipe.augmentation.families) == {"color", "crop", "flip", "scale", "rotate"}
+    assert (recipe.augmentation.composed, recipe.augmentation.cutmix) == (True, 0.5)
+
+
 def test_ranking_protocol_by_its_code() -> None:
     recipe = recipe_of("ddk", epochs=1200)
 

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from overproof.core.ranking import Role
 from overproof.errors import InvalidData
 from overproof.evaluation.intervals import mean_and_ci
 from overproof.evaluation.ranking import (
     GroupRuns,
-    Role,
     augmentation_robust_score,
     hard_label_recovery,
     improvement_over_random,

@@ -9,6 +9,7 @@ from pydantic import Field
 from overproof.catalog.fields import Count, Fraction, Positive, Strategy
 from overproof.catalog.teaching import TEACHING_PROTOCOLS
 from overproof.core.registry import Params, PluginInfo, Registry
+from overproof.core.spec import PluginRef, Scalar
 
 # Whose weights are attacked and shown: those after the last epoch, those that did best on examples
 # held out of training, or, as published numbers have it, those that did best on the test set.
@@ -42,6 +43,21 @@ class DatmProtocolParams(DsaProtocolParams):
     """As DSA, in smaller batches."""
 
     batch_size: Count = 128
+
+
+class IdcProtocolParams(ProtocolParams):
+    """SGD; learning rate ×0.2 at two thirds and at five sixths of the epochs.
+
+    `strategy`: families that are applied one after another; `auto` is flip, colour, and one of
+    crop, scale and rotation, without flip where mirroring changes the class. For ImageNet the
+    authors take 3,000 epochs for 1 decoded image per class, 2,000 up to 10, 1,500 up to 50, 1,000
+    up to 200, 500 up to 500, 300 above.
+    """
+
+    epochs: Count = 1_000
+    batch_size: Count = 64
+    strategy: Strategy = "auto"
+    cutmix_probability: Probability = 0.5
 
 
 class SelectedParams(DsaProtocolParams):
@@ -123,6 +139,15 @@ for _info in (
         needs="overproof[ml]",
     ),
     PluginInfo(
+        name="idc",
+        target="overproof.ml.train.protocols:mixed_label",
+        params=IdcProtocolParams,
+        summary="1,000 epochs with several augmentations one after another and CutMix",
+        source="Kim et al., arXiv:2205.14959; snu-mllab/Efficient-Dataset-Condensation, train.py",
+        needs="overproof[ml]",
+        aliases=("dream",),
+    ),
+    PluginInfo(
         name="ddr",
         target="overproof.ml.train.protocols:unified",
         params=DdrProtocolParams,
@@ -143,3 +168,21 @@ for _info in (
     *TEACHING_PROTOCOLS,
 ):
     PROTOCOLS.add(_info)
+
+
+# What parameters that augment are set to, so that images are seen as they are.
+_NEUTRAL: dict[str, Scalar] = {
+    "strategy": "none",
+    "cutmix_probability": 0.0,
+    "mixup_alpha": 0.0,
+    "mixing": "none",
+    "smallest_crop": 1.0,
+    "shift": 0,
+    "shuffled_tiles": 1,
+}
+
+
+def without_augmentation(protocol: PluginRef) -> PluginRef:
+    """The canonical `protocol` with every augmentation of images switched off."""
+    plain = {name: _NEUTRAL.get(name, value) for name, value in protocol.params.items()}
+    return PROTOCOLS.canonical(PluginRef(name=protocol.name, params=plain))

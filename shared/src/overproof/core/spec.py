@@ -302,6 +302,26 @@ Counts = Annotated[tuple[Annotated[int, Field(ge=1, le=10_000)], ...], BeforeVal
 Seeds = Annotated[tuple[Seed, ...], BeforeValidator(_as_list), Field(min_length=1)]
 
 
+class RankingSpec(_Frozen):
+    """How distilled sets are ranked by what they teach; written `ranking: true` for the defaults.
+
+    Attributes:
+        hard: protocol of the distilled sets with hard labels.
+        whole: protocol of the whole set with hard labels.
+        augmentation: also train without augmentation, for the augmentation-robust score.
+    """
+
+    hard: PluginRef = PluginRef(name="ddk")
+    whole: PluginRef = PluginRef(
+        name="ddk", params={"epochs": 200, "step_epochs": 100, "batch_size": 512}
+    )
+    augmentation: bool = False
+
+
+def _as_ranking(value: Any) -> Any:
+    return {True: {}, False: None}[value] if isinstance(value, bool) else value
+
+
 class ExperimentSpec(_Frozen):
     """A grid: every method at every size on every data set, trained and attacked.
 
@@ -321,6 +341,8 @@ class ExperimentSpec(_Frozen):
         teacher: network that labels images and that methods invert; the matching network with
             batch norm by default.
         teacher_protocol: how it is trained.
+        protocols: name of a method → how networks are trained on its sets instead.
+        ranking: also train what distilled sets are ranked against; those of `random` are not.
         attacks: white-box attacks with their budgets.
         suites: names of suites, whose attacks are run besides `attacks`.
         seeds: one distilled set for each.
@@ -342,6 +364,8 @@ class ExperimentSpec(_Frozen):
     protocol: PluginRef = PluginRef(name="dsa")
     teacher: PluginRef | None = None
     teacher_protocol: PluginRef = PluginRef(name="squeeze")
+    protocols: Mapping[Name, PluginRef] = Field(default_factory=dict)
+    ranking: Annotated[RankingSpec | None, BeforeValidator(_as_ranking)] = None
     attacks: tuple[AttackGrid, ...] = ()
     suites: Annotated[tuple[Name, ...], BeforeValidator(_as_list)] = ()
     seeds: Seeds = (0,)

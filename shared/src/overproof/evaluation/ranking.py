@@ -13,24 +13,13 @@ import math
 import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from enum import StrEnum
 
 from scipy.special import stdtrit
 
+from overproof.core.ranking import Role
 from overproof.errors import InvalidData
 from overproof.evaluation.intervals import CONFIDENCE, Interval, mean_and_ci
 from overproof.evaluation.robustness import SeedMean
-
-
-class Role(StrEnum):
-    """What a group of networks is in a ranking."""
-
-    OWN = "distilled"  # the distilled set by its own protocol
-    RANDOM = "random"  # random real images, as many and by the same protocol
-    HARD = "distilled-hard"  # the distilled set with hard labels
-    WHOLE = "whole-hard"  # the whole training set with hard labels
-    OWN_PLAIN = "distilled-plain"  # as OWN and RANDOM, without augmentation
-    RANDOM_PLAIN = "random-plain"
 
 
 @dataclass(frozen=True)

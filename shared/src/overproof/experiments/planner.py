@@ -19,7 +19,8 @@ from overproof.catalog.models import MODELS
 from overproof.catalog.protocols import PROTOCOLS
 from overproof.catalog.tasks import task
 from overproof.core.canonical import canonical_json
-from overproof.core.ids import GroupId, UnitId, group_id_of
+from overproof.core.ids import ComparisonId, GroupId, UnitId, group_id_of
+from overproof.core.ranking import RANKING
 from overproof.core.spec import (
     AssetSpec,
     CellBody,
@@ -38,6 +39,7 @@ from overproof.experiments.brought import (
     SETS,
     WEIGHTS,
     Assets,
+    Brought,
     group_facts,
     no_assets,
 )
@@ -47,8 +49,10 @@ from overproof.experiments.prerequisites import (
     soft_labels_of,
     teacher_of,
 )
+from overproof.experiments.ranking import is_ranked, references
 from overproof.experiments.resolving import DatasetVersions, Resolver
 from overproof.experiments.units import make_unit, semantics_of
+from overproof.results.views import Comparison
 
 # A job message must stay below 64 KiB, and a unit takes up to about 900 bytes.
 MAX_UNITS_PER_JOB = 48
@@ -62,11 +66,13 @@ class ExperimentPlan:
         units: each after the units that it needs.
         groups: what the units of a group have in common: dataset, method (None for the whole
             set), images_per_class, matching_network, network, protocol, test_set.
+        comparisons: of these groups.
     """
 
     spec: ExperimentSpec
     units: tuple[Unit, ...]
     groups: Mapping[GroupId, Mapping[str, Any]]
+    comparisons: tuple[Comparison, ...] = ()
 
 
 def plan(
@@ -83,16 +89,20 @@ def plan(
     brought = resolver.brought
     builder = _Builder()
     for source in resolved.datasets:
-        imported = [
-            _imported_set(resolved, source, asset, facts)
-            for asset, facts in brought.of(SETS, resolved.imported, source)
-        ]
-        for training_set in [*_training_sets(resolved, source), *imported]:
+        for training_set in _training_sets(resolved, source, brought):
             for network in resolved.networks:
-                _add_networks(builder, resolved, source, training_set, network)
+                own = _narrowed(resolved, training_set, network)
+                _add_networks(builder, own, training_set)
+                if own.ranking and is_ranked(training_set.method, training_set.imported):
+                    _add_ranking(builder, own, brought)
         for asset, facts in brought.of(WEIGHTS, resolved.weights, source):
             _add_imported_network(builder, resolved, source, asset, facts)
-    return ExperimentPlan(spec, tuple(builder.units.values()), builder.groups)
+    return ExperimentPlan(
+        spec,
+        tuple(builder.units.values()),
+        builder.groups,
+        tuple(builder.comparisons.values()),
+    )
 
 
 def batch(units: Sequence[Unit]) -> list[JobSpec]:
@@ -122,6 +132,7 @@ def batch(units: Sequence[Unit]) -> list[JobSpec]:
 class _Builder:
     units: dict[UnitId, Unit] = field(default_factory=dict)
     groups: dict[GroupId, Mapping[str, Any]] = field(default_factory=dict)
+    comparisons: dict[ComparisonId, Comparison] = field(default_factory=dict)
 
     def add(self, unit: Unit) -> UnitId:
         unit_id = UnitId(unit.id)
@@ -171,7 +182,9 @@ def _imported_set(
     )
 
 
-def _training_sets(spec: ExperimentSpec, source: DatasetSpec) -> list[_TrainingSet]:
+def _training_sets(
+    spec: ExperimentSpec, source: DatasetSpec, brought: Brought
+) -> list[_TrainingSet]:
     sets = []
     if spec.whole_set:
         sets.append(_TrainingSet(source))
@@ -200,20 +213,49 @@ def _training_sets(spec: ExperimentSpec, source: DatasetSpec) -> list[_TrainingS
                 for seed in spec.seeds
             }
             sets.append(_TrainingSet(source, method, network, images_per_class, distilled, needed))
-    return sets
+    imported = brought.of(SETS, spec.imported, source)
+    return [*sets, *(_imported_set(spec, source, asset, facts) for asset, facts in imported)]
+
+
+def _narrowed(
+    spec: ExperimentSpec, training_set: _TrainingSet, network: PluginRef
+) -> ExperimentSpec:
+    """The part of the grid that one training set and one network are, with its own protocol."""
+    method, imported = training_set.method, training_set.imported
+    size = training_set.images_per_class
+    protocol = spec.protocols.get(method.name, spec.protocol) if method else spec.protocol
+    return spec.model_copy(
+        update={
+            "datasets": (training_set.source,),
+            "methods": (method,) if method else (),
+            "imported": (imported,) if imported else (),
+            "images_per_class": () if size is None else (size,),
+            "whole_set": method is None and imported is None,
+            "networks": (network,),
+            "protocol": protocol,
+        }
+    )
+
+
+def _add_ranking(builder: _Builder, spec: ExperimentSpec, brought: Brought) -> None:
+    """The references of a distilled set, and their comparison with it."""
+    (source,) = spec.datasets
+    groups: dict[str, GroupId] = {}
+    for role, reference in references(spec).items():
+        (training_set,) = _training_sets(reference, source, brought)
+        groups[role.value] = _add_networks(builder, reference, training_set)
+    comparison = Comparison(RANKING, groups)
+    builder.comparisons[comparison.comparison_id] = comparison
 
 
 def _plain(model: BaseModel | None) -> Any:
     return None if model is None else json.loads(model.model_dump_json())
 
 
-def _add_networks(
-    builder: _Builder,
-    spec: ExperimentSpec,
-    source: DatasetSpec,
-    training_set: _TrainingSet,
-    network: PluginRef,
-) -> None:
+def _add_networks(builder: _Builder, spec: ExperimentSpec, training_set: _TrainingSet) -> GroupId:
+    """The networks of `spec`, which has one, on a training set, and their attack cells."""
+    source = training_set.source
+    (network,) = spec.networks
     test_set = source.model_copy(update={"subset_per_class": None})
     facts = {
         **training_set.facts,
@@ -265,6 +307,7 @@ def _add_networks(
             )
             victim_id = builder.add(victim)
             _add_cells(builder, spec, victim_id, test_set, seed, group)
+    return group
 
 
 def _add_imported_network(

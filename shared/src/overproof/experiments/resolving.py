@@ -17,10 +17,11 @@ from overproof.catalog.suites import suite
 from overproof.catalog.teaching import TaughtParams
 from overproof.core.faults import faults_of
 from overproof.core.registry import Registry
-from overproof.core.spec import AttackGrid, DatasetSpec, ExperimentSpec, PluginRef
+from overproof.core.spec import AttackGrid, DatasetSpec, ExperimentSpec, PluginRef, RankingSpec
 from overproof.core.threat import ThreatModel
 from overproof.errors import InvalidSpec, UnknownPlugin
 from overproof.experiments.brought import SETS, WEIGHTS, Assets, Brought, no_assets
+from overproof.experiments.ranking import faults_of as faults_of_ranking
 
 # The newest version of a data set that users added, None when there is none of that name.
 DatasetVersions = Callable[[str], str | None]
@@ -60,6 +61,8 @@ class Resolver:
         weights = self.brought.resolve(WEIGHTS, spec.weights, "weights", known)
         attacks = tuple(self._attack(grid, f"attacks.{i}") for i, grid in enumerate(spec.attacks))
         suites = tuple(self._suite(name, f"suites.{i}") for i, name in enumerate(spec.suites))
+        protocols = self._protocols(spec, methods)
+        ranking = self._ranking(spec, [protocol, *protocols.values()])
         if self.faults:
             raise InvalidSpec(self.faults, f"spec {spec.name!r}")
         return spec.model_copy(
@@ -69,6 +72,8 @@ class Resolver:
                 "networks": networks,
                 "matching_network": matching,
                 "protocol": protocol,
+                "protocols": protocols,
+                "ranking": ranking,
                 "teacher": teacher,
                 "teacher_protocol": teacher_protocol,
                 "imported": imported,
@@ -76,6 +81,31 @@ class Resolver:
                 "attacks": (*attacks, *(grid for grids in suites for grid in grids)),
             }
         )
+
+    def _protocols(
+        self, spec: ExperimentSpec, methods: Sequence[PluginRef]
+    ) -> dict[str, PluginRef]:
+        """Those of single methods, by the methods' proper names."""
+        named = {method.name for method in methods}
+        found = {}
+        for name, ref in spec.protocols.items():
+            proper = DISTILLATION.get(name).name if name in DISTILLATION else name
+            if proper not in named:
+                self.faults.append(f"protocols.{name}: none of the methods is called so")
+            found[proper] = self._one(PROTOCOLS, ref, f"protocols.{name}")
+        return found
+
+    def _ranking(self, spec: ExperimentSpec, protocols: Sequence[PluginRef]) -> RankingSpec | None:
+        if spec.ranking is None:
+            return None
+        named = {
+            name: self._one(PROTOCOLS, ref, f"ranking.{name}")
+            for name, ref in (("hard", spec.ranking.hard), ("whole", spec.ranking.whole))
+        }
+        ranking = spec.ranking.model_copy(update=named)
+        if not self.faults:
+            self.faults.extend(faults_of_ranking(ranking, protocols))
+        return ranking
 
     def _all(
         self, registry: Registry, refs: Sequence[PluginRef], path: str

@@ -27,7 +27,12 @@ def submit(
         DatabaseUnavailable: nothing was submitted.
     """
     submitted = repository.create_experiment(
-        plan.spec, plan.units, groups=plan.groups, batch=batch, retry_failed=retry_failed
+        plan.spec,
+        plan.units,
+        groups=plan.groups,
+        comparisons=plan.comparisons,
+        batch=batch,
+        retry_failed=retry_failed,
     )
     announce_ready(bus, submitted.ready, clock)
     return submitted

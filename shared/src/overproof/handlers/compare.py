@@ -17,11 +17,10 @@ from overproof.catalog.metrics import (
 from overproof.catalog.slices import ALL
 from overproof.core.canonical import canonical_json
 from overproof.core.ids import GroupId
+from overproof.core.ranking import RANKING, Role
 from overproof.core.states import JobKind, UnitState
-from overproof.evaluation.ranking import GroupRuns, Groups, Role
+from overproof.evaluation.ranking import GroupRuns, Groups
 from overproof.results.views import Comparison, GroupUnits, MetricRow, MetricScope, UnitRow
-
-RANKING = "ranking"
 
 _OF_INFORMATION = (HARD_LABEL_RECOVERY, IMPROVEMENT_OVER_RANDOM, RANKING_SCORE)
 

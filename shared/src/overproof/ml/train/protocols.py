@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from overproof.catalog.protocols import DdkProtocolParams, DdrProtocolParams, ProtocolParams
+from overproof.catalog.protocols import (
+    DdkProtocolParams,
+    DdrProtocolParams,
+    IdcProtocolParams,
+    ProtocolParams,
+)
 from overproof.ml.augment import dsa
 from overproof.ml.train.augmentation import Augmentation
 from overproof.ml.train.losses import Loss
@@ -33,6 +38,32 @@ def hard_label(params: ProtocolParams, *, mirrors: bool) -> Recipe:
         weight_decay=params.weight_decay,
         batch_size=params.batch_size,
         augmentation=Augmentation(dsa.strategy_of(params.strategy, mirrors=mirrors)),
+    )
+
+
+def mixed_label(params: IdcProtocolParams, *, mirrors: bool) -> Recipe:
+    """The protocol of IDC and DREAM.
+
+    Args:
+        params: from the catalog of protocols.
+        mirrors: see `hard_label`.
+
+    Source: arXiv:2205.14959, appendix; snu-mllab/Efficient-Dataset-Condensation, test.py and
+    train.py. Differs: the last weights are kept, where the published code takes the best of four
+    tests on the test set.
+    """
+    families = dsa.strategy_of(params.strategy, mirrors=mirrors)
+    if params.strategy == "auto":
+        families = tuple(family for family in families if family != "cutout")
+    return Recipe(
+        epochs=params.epochs,
+        milestones=(2 * params.epochs // 3, 5 * params.epochs // 6),
+        decay=0.2,
+        learning_rate=params.learning_rate,
+        momentum=params.momentum,
+        weight_decay=params.weight_decay,
+        batch_size=params.batch_size,
+        augmentation=Augmentation(families, composed=True, cutmix=params.cutmix_probability),
     )
 
 
