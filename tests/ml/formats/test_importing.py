@@ -153,7 +153,8 @@ def test_dd_gives_its_last_step_once_its_statistics_are_named(tmp_path: Path) ->
     found, facts = taken(path, normalisation="dc")
 
     assert_pixels(found, published.pixels(0))
-    assert (facts["form"], found.learning_rate) == ("dd", pytest.approx(0.03))
+    assert facts["form"] == "dd"
+    assert found.learning_rate == pytest.approx(0.03)
 
 
 @pytest.mark.parametrize("is_normalised", [True, False])

@@ -74,7 +74,7 @@ class FileTree:
                     yield file
         except _UNREADABLE as error:
             raise InvalidData(
-                f"{self._source} is neither a folder nor a readable archive: {error}"
+                f"{self._source} is neither a folder nor a readable archive: {_line(error)}"
             ) from None
 
     def read(self, files: Iterable[File]) -> Iterator[tuple[File, bytes]]:
@@ -103,7 +103,7 @@ class FileTree:
                     unpacked.seek(file.offset)
                     yield file, unpacked.read(file.size_bytes)
         except _UNREADABLE as error:
-            raise InvalidData(f"{self._source} cannot be read: {error}") from None
+            raise InvalidData(f"{self._source} cannot be read: {_line(error)}") from None
 
     def _listed(self) -> Iterator[File]:
         if self._source.is_dir():
@@ -167,6 +167,10 @@ class FileTree:
                 f"{self._source} unpacks to more than {MAX_RATIO} times its size and was not read"
             )
         return unpacked
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())[:160]
 
 
 def _is_hidden(parts: tuple[str, ...]) -> bool:

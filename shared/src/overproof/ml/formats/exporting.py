@@ -39,14 +39,15 @@ def export_set(
         raise InvalidSpec([f"no form is called {form!r}; known: {', '.join(EXPORTS)}"], "--format")
     if into.exists():
         raise InvalidData(f"{into} exists; name another place")
-    mean, std = _statistics(target, normalisation)
+    used = _statistics(target, normalisation) if form in NORMALISED else None
+    mean, std = used or (target.facts.mean, target.facts.std)
     notes = EXPORTS[form](distilled, into, mean, std)
     return {
         "form": form,
         "path": str(into),
         "images": len(distilled.images),
-        "mean": list(mean) if form in NORMALISED else None,
-        "std": list(std) if form in NORMALISED else None,
+        "mean": used and list(mean),
+        "std": used and list(std),
         "notes": notes,
     }
 
