@@ -294,6 +294,9 @@ def test_environment_of_a_child_has_no_settings_and_no_secrets() -> None:
         "AWS_SECRET_ACCESS_KEY": "hunter2",
         "AWS_ACCESS_KEY_ID": "hunter2",
         "PGPASSWORD": "hunter2",
+        "AWS_CONTAINER_AUTHORIZATION_TOKEN": "hunter2",
+        "AWS_WEB_IDENTITY_TOKEN_FILE": "/var/run/token",
+        "AWS_CONTAINER_CREDENTIALS_FULL_URI": "http://127.0.0.1/role",
         "PATH": "/bin",
         "OMP_NUM_THREADS": "64",
     }
@@ -302,6 +305,9 @@ def test_environment_of_a_child_has_no_settings_and_no_secrets() -> None:
 
     assert "hunter2" not in str(child)
     assert child["PATH"] == "/bin"
+    # Where a platform hands out the keys of a role: a child asks for them itself.
+    assert child["AWS_WEB_IDENTITY_TOKEN_FILE"] == "/var/run/token"
+    assert child["AWS_CONTAINER_CREDENTIALS_FULL_URI"] == "http://127.0.0.1/role"
     assert child["OMP_NUM_THREADS"] == "2"
     assert child["PYTHONHASHSEED"] == "0"
 

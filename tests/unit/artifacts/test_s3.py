@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import re
 import threading
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -19,6 +22,7 @@ SECRET = "very-secret-key"
 class Server(ThreadingHTTPServer):
     """One object; answers to conditional writes follow `script`, then the rules of S3.
 
+    It plays the platform too, which hands out the keys of `role`; `signed_by` are those that come.
     A step is a status, or "lost": the object is stored and the connection closed without a word.
     """
 
@@ -26,6 +30,8 @@ class Server(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), Handler)
         self.script: list[int | str] = []
         self.stored: bytes | None = None
+        self.role: dict[str, str] | None = None
+        self.signed_by: set[str] = set()
         self.lock = threading.Lock()
 
     def handle_error(self, *_: object) -> None:
@@ -36,10 +42,19 @@ class Handler(BaseHTTPRequestHandler):
     server: Server
 
     def do_HEAD(self) -> None:
+        self._note_key()
         self._answer(200)
 
     def do_GET(self) -> None:
+        if self.path == "/role":
+            self._answer(200 if self.server.role else 404, json.dumps(self.server.role).encode())
+            return
+        self._note_key()
         self._answer(200, self.server.stored or b"")
+
+    def _note_key(self) -> None:
+        found = re.search("Credential=(\\w+)", self.headers["Authorization"] or "")
+        self.server.signed_by.add(found[1] if found else "nobody")
 
     def do_PUT(self) -> None:
         data = self.rfile.read(int(self.headers["Content-Length"]))
@@ -171,3 +186,46 @@ def test_credentials_in_the_url_are_refused_and_not_repeated() -> None:
         S3Store.from_url(f"s3://me:{SECRET}@bucket?endpoint=h:1", access_key="", secret_key="")
 
     assert SECRET not in str(raised.value)
+
+
+@pytest.fixture
+def role_store(server: Server, monkeypatch: pytest.MonkeyPatch) -> S3Store:
+    endpoint = f"127.0.0.1:{server.server_port}"
+    monkeypatch.setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", f"http://{endpoint}/role")
+    url = f"s3://bucket?endpoint={endpoint}&secure=false&credentials=role"
+    return S3Store.from_url(url, access_key="", secret_key="")
+
+
+def keys_of_a_role(name: str, lifetime: timedelta) -> dict[str, str]:
+    until = (datetime.now(UTC) + lifetime).strftime("%Y-%m-%dT%H:%M:%SZ")
+    keys = {"AccessKeyId": name, "SecretAccessKey": SECRET, "Token": "token"}
+    return {**keys, "Expiration": until}
+
+
+def test_keys_of_a_role_are_those_that_the_platform_gives_and_are_renewed(
+    server: Server, role_store: S3Store
+) -> None:
+    server.role = keys_of_a_role("FIRST", timedelta(seconds=1))
+    role_store.read("key")
+    server.role = keys_of_a_role("SECOND", timedelta(hours=1))
+    role_store.read("key")
+
+    assert server.signed_by == {"FIRST", "SECOND"}
+
+
+def test_platform_without_a_role_is_an_outage(role_store: S3Store) -> None:
+    with pytest.raises(StoreUnavailable, match="no credentials of a role"):
+        role_store.read("key")
+
+
+@pytest.mark.parametrize(
+    ("option", "key", "message"),
+    [("credentials=guess", "", "keys or role"), ("credentials=role", "access", "unset one")],
+)
+def test_credentials_that_contradict_themselves_are_refused(
+    option: str, key: str, message: str
+) -> None:
+    url = f"s3://bucket?endpoint=127.0.0.1:1&{option}"
+
+    with pytest.raises(SettingsError, match=message):
+        S3Store.from_url(url, access_key=key, secret_key="")

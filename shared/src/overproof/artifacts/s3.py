@@ -15,6 +15,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 import urllib3
 from minio import Minio
+from minio.credentials import Credentials, IamAwsProvider, Provider
 from minio.error import InvalidResponseError, S3Error, ServerError
 from minio.helpers import check_bucket_name
 
@@ -26,7 +27,7 @@ from overproof.errors import ArtifactMissing, SettingsError, StoreUnavailable
 
 _ABSENT = frozenset({"NoSuchKey", "NoSuchObject", "ResourceNotFound"})
 _BUCKET_IS_THERE = frozenset({"BucketAlreadyOwnedByYou", "BucketAlreadyExists"})
-_OPTIONS = frozenset({"endpoint", "secure", "region", "cafile"})
+_OPTIONS = frozenset({"endpoint", "secure", "region", "cafile", "credentials"})
 
 # Parts of a large file; one is in memory at a time.
 _PART_BYTES = 16 << 20
@@ -52,6 +53,8 @@ class S3Store(ArtifactStore):
         bucket: its name.
         access_key: id of the credentials.
         secret_key: their secret; never in a message.
+        role: instead of the keys, those that the platform gives to whom it runs: by a web identity
+            (AWS_WEB_IDENTITY_TOKEN_FILE), a container's or a machine's role. They are renewed.
         secure: TLS or not.
         region: the bucket's region; servers outside AWS ignore it.
         cafile: certificates to trust instead of the usual ones.
@@ -68,6 +71,7 @@ class S3Store(ArtifactStore):
         access_key: str,
         secret_key: str,
         *,
+        role: bool = False,
         secure: bool = True,
         region: str = "us-east-1",
         cafile: str | None = None,
@@ -88,6 +92,7 @@ class S3Store(ArtifactStore):
                 endpoint,
                 access_key=access_key,
                 secret_key=secret_key,
+                credentials=_Role(self._name, self._pool) if role else None,
                 secure=secure,
                 region=region,
                 http_client=self._pool,
@@ -100,6 +105,8 @@ class S3Store(ArtifactStore):
     @classmethod
     def from_url(cls, url: str, *, access_key: str, secret_key: str) -> S3Store:
         """A store from `s3://bucket?endpoint=host:port&secure=false&region=…&cafile=…`.
+
+        With `credentials=role` the keys are those of the platform's role, and none may be given.
 
         Raises:
             SettingsError: the URL has no bucket or endpoint, an unknown option, or credentials.
@@ -121,11 +128,17 @@ class S3Store(ArtifactStore):
         secure = options.get("secure", "true").lower()
         if secure not in {"true", "false"}:
             raise SettingsError(f"{url!r} has secure={secure}; write true or false")
+        credentials = options.get("credentials", "keys")
+        if credentials not in {"keys", "role"}:
+            raise SettingsError(f"{url!r} has credentials={credentials}; write keys or role")
+        if credentials == "role" and (access_key or secret_key):
+            raise SettingsError(f"{url!r} asks for a role, but keys are set; unset one of the two")
         return cls(
             options["endpoint"],
             parts.netloc,
             access_key,
             secret_key,
+            role=credentials == "role",
             secure=secure == "true",
             region=options.get("region") or "us-east-1",
             cafile=options.get("cafile") or None,
@@ -310,6 +323,24 @@ class S3Store(ArtifactStore):
             f"{self._name} did not serve {what}: {problem}; "
             "see whether it runs, its free space, the bucket and the credentials"
         )
+
+
+class _Role(Provider):
+    """Keys of the platform's role. Whatever keeps them away is an outage of the store."""
+
+    def __init__(self, name: str, pool: urllib3.PoolManager) -> None:
+        self._name = name
+        self._provider = IamAwsProvider(http_client=pool)
+
+    def retrieve(self) -> Credentials:
+        try:
+            return self._provider.retrieve()
+        except (ValueError, KeyError, OSError) as error:
+            # The library's texts hold answers with tokens in them.
+            raise StoreUnavailable(
+                f"{self._name}: no credentials of a role ({type(error).__name__}); see whether the "
+                "platform gives one to this process"
+            ) from None
 
 
 def _code_of(response: urllib3.BaseHTTPResponse) -> str:

@@ -37,7 +37,10 @@ _output_log = logging.getLogger("overproof.child")
 
 _REAP_S = 10.0
 _MAX_OUTPUT_LINE = 8_192
-_SECRET_NAMES = re.compile(r"PASSWORD|SECRET|TOKEN|ACCESS_KEY|CREDENTIAL", re.IGNORECASE)
+# A file or an address where a platform hands out credentials is no secret, and a role needs it.
+_SECRET_NAMES = re.compile(
+    r"(?!.*_(?:FILE|URI)$).*(?:PASSWORD|SECRET|TOKEN|ACCESS_KEY|CREDENTIAL)", re.IGNORECASE
+)
 _THREAD_VARIABLES = (
     "OMP_NUM_THREADS",
     "MKL_NUM_THREADS",
@@ -240,7 +243,7 @@ def child_environment(parent: Mapping[str, str], *, threads: int) -> dict[str, s
     kept = {
         name: value
         for name, value in parent.items()
-        if not name.startswith(PREFIX) and not _SECRET_NAMES.search(name)
+        if not name.startswith(PREFIX) and not _SECRET_NAMES.match(name)
     }
     return {
         **kept,
