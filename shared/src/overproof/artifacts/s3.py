@@ -15,7 +15,8 @@ from urllib.parse import parse_qsl, urlsplit
 
 import urllib3
 from minio import Minio
-from minio.credentials import Credentials, IamAwsProvider, Provider
+from minio.credentials.credentials import Credentials
+from minio.credentials.providers import IamAwsProvider, Provider
 from minio.error import InvalidResponseError, S3Error, ServerError
 from minio.helpers import check_bucket_name
 
