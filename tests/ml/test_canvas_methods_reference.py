@@ -320,16 +320,14 @@ def test_idc_uses_some_of_many_decoded_images(problem: Problem) -> None:
 
 @pytest.mark.parametrize("at_once", [1, 4])
 def test_groups_of_classes_give_what_all_classes_together_give(
-    at_once: int, problem: Problem, monkeypatch: pytest.MonkeyPatch
+    at_once: int, problem: Problem
 ) -> None:
     idc = ParameterizationParams(**SMALL | {"strategy": "color_crop_cutout", "synthetic_batch": 3})
     idm = ImprovedMatchingParams(iterations=1, real_batch=4, training_steps=1)
     made = []
     for classes in (at_once, 10):
-        monkeypatch.setattr(
-            "overproof.ml.distill.parameterization.classes_at_once", lambda *_, n=classes: n
-        )
         gradients = EfficientParameterization(idc, problem)
+        gradients._core.classes_at_once = classes
         features = ImprovedMatching(idm, problem)
         features._classes_at_once = classes
         losses = [gradients.step(0)["loss"], features.step(0)["loss"]]

@@ -14,8 +14,9 @@ from overproof.core.spec import PluginRef
 from overproof.ml.distill.base import Problem
 from overproof.ml.distill.distances import DISTANCES, cosine, layerwise_cosine, squared
 from overproof.ml.distill.distribution_matching import DistributionMatching
-from overproof.ml.distill.gradient_matching import GradientMatching, class_gradients, loops_for
+from overproof.ml.distill.gradient_matching import GradientMatching, loops_for
 from overproof.ml.distill.herding import herd
+from overproof.ml.distill.passes import class_gradients
 from overproof.ml.distill.real_images import RealImages
 from overproof.ml.distill.synthetic import SyntheticImages
 from overproof.ml.models.base import build
@@ -81,7 +82,7 @@ def test_fused_classes_equal_one_class_after_another(distance: str, problem: Pro
     made = []
     for classes_at_once in (1, 4):
         method = GradientMatching(params, problem)
-        method._classes_at_once = classes_at_once
+        method._core.classes_at_once = classes_at_once
         losses = [method.step(index)["loss"] for index in range(2)]
         made.append((method.result().images, losses))
 

@@ -137,6 +137,7 @@ for _info in (
         summary="match class means of features of random networks",
         source="Zhao & Bilen, arXiv:2110.04181; VICO-UoE/DatasetCondensation, main_DM.py",
         needs="overproof[ml]",
+        semantics=2,
         aliases=("dm",),
     ),
     PluginInfo(
@@ -146,6 +147,7 @@ for _info in (
         summary="match gradients of the loss on real and synthetic images",
         source="Zhao et al., arXiv:2006.05929; VICO-UoE/DatasetCondensation, main.py",
         needs="overproof[ml]",
+        semantics=2,
         aliases=("dc",),
     ),
     PluginInfo(
@@ -155,6 +157,7 @@ for _info in (
         summary="gradient matching under one differentiable augmentation for both batches",
         source="Zhao & Bilen, arXiv:2102.08259; VICO-UoE/DatasetCondensation, main.py",
         needs="overproof[ml]",
+        semantics=2,
         aliases=("dsa",),
     ),
     PluginInfo(
@@ -164,6 +167,7 @@ for _info in (
         summary="gradient matching of canvases that hold several images each",
         source="Kim et al., arXiv:2205.14959; snu-mllab/Efficient-Dataset-Condensation",
         needs="overproof[ml]",
+        semantics=2,
         aliases=("idc",),
     ),
     PluginInfo(
@@ -173,6 +177,7 @@ for _info in (
         summary="IDC with real batches from the centres of clusters",
         source="Liu et al., arXiv:2302.14416; lyq312318224/DREAM, condense.py",
         needs="overproof[ml]",
+        semantics=2,
         aliases=("dream",),
     ),
     PluginInfo(
@@ -182,6 +187,7 @@ for _info in (
         summary="match features of canvases under a queue of trained networks",
         source="Zhao et al., arXiv:2307.09742; uitrbn/IDM",
         needs="overproof[ml]",
+        semantics=2,
         aliases=("idm",),
     ),
     PluginInfo(

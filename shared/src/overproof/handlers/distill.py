@@ -54,6 +54,7 @@ class SynthesisHandler(JobHandler):
         clock = SystemClock()
         showing = Showing(method, body, dataset, context, clock=clock)
         seconds = run_to_end(method, context, clock=clock, showing=showing)
+        context.note(**method.notes())
         distilled = method.result()
         showing.result(distilled.images)
         path = context.workdir / "images.safetensors"

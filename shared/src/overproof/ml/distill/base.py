@@ -269,6 +269,10 @@ class DistillationMethod(ABC, Generic[P]):
         """
         return None
 
+    def notes(self) -> Mapping[str, str | int]:
+        """How it was computed, where there was a choice; kept beside the set."""
+        return {}
+
     def _read(self, index: int, loss: Tensor, **terms: Tensor) -> Mapping[str, float]:
         """The loss for the progress display, where reading it is cheap or due.
 

@@ -11,6 +11,7 @@ from torch.nn import functional
 from overproof.catalog.distillation import DistributionMatchingParams
 from overproof.ml.augment import dsa
 from overproof.ml.distill.base import DistillationMethod, DistilledSet, Problem
+from overproof.ml.distill.passes import RealPasses, class_features
 from overproof.ml.distill.real_images import RealImages
 from overproof.ml.distill.synthetic import SyntheticImages, augmented
 from overproof.ml.models.base import Network
@@ -48,6 +49,11 @@ class DistributionMatching(DistillationMethod[DistributionMatchingParams]):
         self._synthetic = SyntheticImages(problem, self._real, params.init, normalizer)
         rows_of_class = self._real_batch + problem.images_per_class
         self._classes_at_once = max(1, problem.rows_at_once // rows_of_class)
+        self._passes = RealPasses(
+            problem,
+            normalizer.network,
+            images=self.total_steps * dataset.classes * self._real_batch,
+        )
         if has_batch_statistics(normalizer):
             self._classes_at_once = dataset.classes
 
@@ -71,7 +77,11 @@ class DistributionMatching(DistillationMethod[DistributionMatchingParams]):
             return augmented(real, drawn, group), augmented(values, drawn, group)
 
         gradient, loss = matching_gradient(
-            network, self._synthetic.values, batches, classes_at_once=self._classes_at_once
+            network,
+            self._synthetic.values,
+            batches,
+            self._passes,
+            classes_at_once=self._classes_at_once,
         )
         self._synthetic.step(
             gradient, learning_rate=self.params.learning_rate, momentum=self.params.momentum
@@ -86,6 +96,10 @@ class DistributionMatching(DistillationMethod[DistributionMatchingParams]):
         """The images as they are now."""
         return self._synthetic.distilled().images
 
+    def notes(self) -> Mapping[str, str | int]:
+        """How real images are computed."""
+        return {"means": self._passes.means.value, "means_reason": self._passes.reason}
+
     def state(self) -> dict[str, Tensor]:
         """Images and velocity; networks are drawn anew in every step."""
         return self._synthetic.state()
@@ -99,6 +113,7 @@ def matching_gradient(
     network: Network,
     values: Tensor,
     batches: Batches,
+    passes: RealPasses,
     *,
     classes_at_once: int,
     entropy_weight: Tensor | None = None,
@@ -111,6 +126,7 @@ def matching_gradient(
         batches: values of some classes and which classes these are → normalised real and synthetic
             images (k, m, C, H, W) as the network sees them, the latter differentiable by the
             values.
+        passes: of the real images.
         classes_at_once: bounds memory; the result is the same but for rounding.
         entropy_weight: () of each class's mean cross entropy of the synthetic images, which is
             added to the squared distance; None for none.
@@ -124,8 +140,7 @@ def matching_gradient(
         group = slice(first, first + classes_at_once)
         leaf = values[group].detach().requires_grad_(True)
         real, synthetic = batches(leaf, group)
-        with torch.no_grad():
-            target = class_features(network, real).mean(dim=1)
+        target = passes.mean_features(network, real)
         features = class_features(network, synthetic)
         loss = (target - features.mean(dim=1)).square().sum()
         if entropy_weight is not None:
@@ -139,9 +154,3 @@ def matching_gradient(
         (gradient[group],) = torch.autograd.grad(loss, leaf)
         total += loss.detach()
     return gradient, total
-
-
-def class_features(network: Network, x: Tensor) -> Tensor:
-    """(K, n, C, H, W) normalised images → (K, n, D) features."""
-    classes, count = x.shape[:2]
-    return network.embed(x.flatten(0, 1)).view(classes, count, -1)

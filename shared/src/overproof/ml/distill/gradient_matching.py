@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 
 import torch
-from torch import Tensor, nn
-from torch.func import functional_call, grad, vmap
+from torch import Tensor
 from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from overproof.catalog.distillation import GradientMatchingParams
 from overproof.ml.augment import dsa
 from overproof.ml.distill.base import DistillationMethod, DistilledSet, Problem
-from overproof.ml.distill.distances import DISTANCES, Distance
+from overproof.ml.distill.distances import DISTANCES
+from overproof.ml.distill.gradient_core import GradientCore
 from overproof.ml.distill.real_images import RealImages
 from overproof.ml.distill.synthetic import SyntheticImages, augmented, labels_of
 from overproof.ml.models.base import Network
@@ -23,8 +23,6 @@ from overproof.ml.train.means import has_batch_statistics
 # Images per class → outer and inner loops of the reference code, which refuses other sizes.
 _LOOPS = {1: (1, 1), 10: (10, 50), 20: (20, 25), 30: (30, 20), 40: (40, 15), 50: (50, 10)}
 STATISTICS_BATCH = 16  # real images of each class that batch norms settle on
-
-Batches = Callable[[Tensor, slice], tuple[Tensor, Tensor]]
 
 
 class GradientMatching(DistillationMethod[GradientMatchingParams]):
@@ -56,8 +54,19 @@ class GradientMatching(DistillationMethod[GradientMatchingParams]):
         outer, inner = loops_for(problem.images_per_class)
         self._outer_loop = params.outer_loop or outer
         self._inner_loop = params.inner_loop or inner
-        self._classes_at_once = classes_at_once(
-            problem, self._real_batch + problem.images_per_class
+        network = self._normalizer.network
+        self._core = GradientCore(
+            problem,
+            network,
+            [
+                name
+                for name, parameter in network.named_parameters()
+                if parameter.ndim > 1 or params.distance != "layerwise-cosine"
+            ],
+            DISTANCES[params.distance],
+            real_batch=self._real_batch,
+            synthetic_batch=problem.images_per_class,
+            steps=self.total_steps,
         )
         self._network: Network | None = None
 
@@ -84,9 +93,13 @@ class GradientMatching(DistillationMethod[GradientMatchingParams]):
         """The images as they are now."""
         return self._synthetic.distilled().images
 
+    def notes(self) -> Mapping[str, str | int]:
+        """Of the core."""
+        return self._core.notes()
+
     def state(self) -> dict[str, Tensor]:
-        """Images, velocity, and the network in the middle of an iteration."""
-        state = self._synthetic.state()
+        """Images, velocity, form, and the network in the middle of an iteration."""
+        state = self._synthetic.state() | self._core.state()
         if self._network is not None:
             for name, tensor in self._network.state_dict().items():
                 state[f"network.{name}"] = tensor.clone()
@@ -95,6 +108,7 @@ class GradientMatching(DistillationMethod[GradientMatchingParams]):
     def load_state(self, state: Mapping[str, Tensor]) -> None:
         """Take up what `state` returned."""
         self._synthetic.load_state(state)
+        self._core.load_state(state)
         weights = {
             name.removeprefix("network."): tensor
             for name, tensor in state.items()
@@ -116,24 +130,12 @@ class GradientMatching(DistillationMethod[GradientMatchingParams]):
         drawn = dsa.draw(
             self._families, generator(problem.seed, "augmentation", index), classes, siamese=True
         )
-        names = [
-            name
-            for name, parameter in network.named_parameters()
-            if parameter.ndim > 1 or params.distance != "layerwise-cosine"
-        ]
 
         def batches(values: Tensor, group: slice) -> tuple[Tensor, Tensor]:
             real = self._normalizer.normalize(self._real.pixels(numbers[group]))
             return augmented(real, drawn, group), augmented(values, drawn, group)
 
-        gradient, loss = matching_gradient(
-            network,
-            names,
-            DISTANCES[params.distance],
-            self._synthetic.values,
-            batches,
-            classes_at_once=self._classes_at_once,
-        )
+        gradient, loss = self._core.gradient(network, self._synthetic.values, batches)
         self._synthetic.step(gradient, learning_rate=params.learning_rate, momentum=params.momentum)
         return loss
 
@@ -170,21 +172,6 @@ def loops_for(images_per_class: int) -> tuple[int, int]:
     return _LOOPS.get(n, (n, max(1, round(500 / n))))
 
 
-def classes_at_once(problem: Problem, rows_of_class: int) -> int:
-    """How many classes go into one call of `class_gradients`.
-
-    Fused, a GPU is busy; on a CPU the grouped convolutions of the fused form are four times slower
-    than one class after another.
-
-    Args:
-        problem: device, and how many images may be sent through a network at once.
-        rows_of_class: real and synthetic images of one class.
-    """
-    if problem.device.type != "cuda":
-        return 1
-    return max(1, problem.rows_at_once // rows_of_class)
-
-
 def settle_batch_norms(network: Network, x: Tensor) -> None:
     """Let batch norms see images of all classes, then hold their statistics.
 
@@ -197,76 +184,3 @@ def settle_batch_norms(network: Network, x: Tensor) -> None:
     for module in network.modules():
         if isinstance(module, _BatchNorm):
             module.eval()
-
-
-def matching_gradient(
-    network: Network,
-    names: Sequence[str],
-    distance: Distance,
-    values: Tensor,
-    batches: Batches,
-    *,
-    classes_at_once: int,
-) -> tuple[Tensor, Tensor]:
-    """Where to move synthetic images so that they teach what real ones teach.
-
-    Args:
-        network: normalised images → logits; images must not influence each other.
-        names: of the parameters whose gradients are matched.
-        distance: between the gradients of real and synthetic images; see `distances`.
-        values: (K, n, C, H, W) what is optimised, of all classes.
-        batches: values of some classes and which classes these are → normalised real and synthetic
-            images (k, m, C, H, W) as the network sees them, the latter differentiable by the
-            values.
-        classes_at_once: bounds memory; the result is the same but for rounding.
-
-    Returns:
-        The gradient like `values`, and the distance summed over classes; no history.
-    """
-    total = torch.zeros((), device=values.device)
-    gradient = torch.empty_like(values)
-    for first in range(0, len(values), classes_at_once):
-        group = slice(first, first + classes_at_once)
-        labels = torch.arange(len(values), device=values.device)[group]
-        leaf = values[group].detach().requires_grad_(True)
-        real, synthetic = batches(leaf, group)
-        target = class_gradients(network, names, real, labels)
-        ours = class_gradients(network, names, synthetic, labels)
-        loss = distance(ours, [each.detach() for each in target]).sum()
-        (gradient[group],) = torch.autograd.grad(loss, leaf)
-        total += loss.detach()
-    return gradient, total
-
-
-def class_gradients(
-    network: nn.Module, names: Sequence[str], x: Tensor, labels: Tensor
-) -> list[Tensor]:
-    """Gradients of each class's mean cross entropy by some parameters.
-
-    Args:
-        network: normalised images → logits; images must not influence each other.
-        names: of the parameters, with respect to which the gradients are taken.
-        x: (K, n, C, H, W) normalised images of K classes; the result is differentiable by them.
-        labels: (K,) int64.
-
-    Returns:
-        For each name, (K, *shape of the parameter).
-    """
-    parameters = dict(network.named_parameters())
-    if len(x) == 1:
-        logits = network(x[0])
-        loss = functional.cross_entropy(logits, labels.expand(len(logits)))
-        chosen = [parameters[name] for name in names]
-        gradients = torch.autograd.grad(loss, chosen, create_graph=x.requires_grad)
-        return [gradient.unsqueeze(0) for gradient in gradients]
-
-    def loss_of(chosen: Mapping[str, Tensor], images: Tensor, label: Tensor) -> Tensor:
-        logits = functional_call(network, {**fixed, **chosen}, (images,))
-        return functional.cross_entropy(logits, label.expand(len(images)))
-
-    fixed = {name: tensor.detach() for name, tensor in parameters.items()}
-    fixed |= dict(network.named_buffers())
-    by_name = vmap(grad(loss_of), in_dims=(None, 0, 0))(
-        {name: fixed[name] for name in names}, x, labels
-    )
-    return [by_name[name] for name in names]

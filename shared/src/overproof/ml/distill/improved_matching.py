@@ -12,6 +12,7 @@ from overproof.ml.augment import dsa
 from overproof.ml.distill.base import DistillationMethod, DistilledSet, Problem
 from overproof.ml.distill.canvas import CanvasDescent, decode, encode
 from overproof.ml.distill.distribution_matching import matching_gradient
+from overproof.ml.distill.passes import RealPasses
 from overproof.ml.distill.real_images import RealImages
 from overproof.ml.distill.synthetic import augmented, labels_of
 from overproof.ml.distill.trainee import Trainee
@@ -70,6 +71,11 @@ class ImprovedMatching(DistillationMethod[ImprovedMatchingParams]):
         self._normalizer = problem.build()
         self._tiles = problem.images_per_class * params.factor**2
         self._classes_at_once = max(1, problem.rows_at_once // (self._real_batch + self._tiles))
+        self._passes = RealPasses(
+            problem,
+            self._normalizer.network,
+            images=self.total_steps * dataset.classes * self._real_batch,
+        )
         self._canvases = CanvasDescent(self._initial())
         self._queue = [
             self._member(problem.build("first-network", number).network)
@@ -108,6 +114,10 @@ class ImprovedMatching(DistillationMethod[ImprovedMatchingParams]):
     def preview(self) -> Tensor:
         """The images as they are now."""
         return self.result().images
+
+    def notes(self) -> Mapping[str, str | int]:
+        """How real images are computed."""
+        return {"means": self._passes.means.value, "means_reason": self._passes.reason}
 
     def state(self) -> dict[str, Tensor]:
         """Canvases, velocity and the queue, the oldest network first."""
@@ -170,6 +180,7 @@ class ImprovedMatching(DistillationMethod[ImprovedMatchingParams]):
                 network,
                 values,
                 batches,
+                self._passes,
                 classes_at_once=self._classes_at_once,
                 entropy_weight=self._entropy_weight * 100 * member.accuracy,
             ),

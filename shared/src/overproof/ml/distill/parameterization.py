@@ -14,12 +14,8 @@ from overproof.ml.augment.cutmix import cutmix
 from overproof.ml.distill.base import DistillationMethod, DistilledSet, Problem
 from overproof.ml.distill.canvas import CanvasDescent, decode, encode
 from overproof.ml.distill.distances import DISTANCES
-from overproof.ml.distill.gradient_matching import (
-    STATISTICS_BATCH,
-    classes_at_once,
-    matching_gradient,
-    settle_batch_norms,
-)
+from overproof.ml.distill.gradient_core import GradientCore
+from overproof.ml.distill.gradient_matching import STATISTICS_BATCH, settle_batch_norms
 from overproof.ml.distill.real_images import RealImages
 from overproof.ml.distill.synthetic import augmented, labels_of
 from overproof.ml.distill.trainee import Trainee
@@ -58,27 +54,35 @@ class EfficientParameterization(DistillationMethod[ParameterizationParams]):
         dataset = problem.dataset
         preset = parameterization_preset(dataset.name)
         self._real = RealImages(dataset, problem.device)
-        self._real_batch = min(params.real_batch, self._real.smallest)
+        self._real_batch = min(self.real_batch(), self._real.smallest)
         self._families = dsa.strategy_of(params.strategy, mirrors=dataset.mirrors)
         self._network_families = dsa.strategy_of(params.network_strategy, mirrors=dataset.mirrors)
         self._normalizer = problem.build()
-        self._names = [
+        names = [
             name
             for name, parameter in self._normalizer.network.named_parameters()
             if parameter.ndim > 2
         ]
-        if not self._names:
+        if not names:
             raise InvalidSpec(
                 ["network: gradients of convolutions are matched; name one with some"],
                 "set",
             )
-        self._distance = DISTANCES[params.distance or preset.distance]
         self._learning_rate = params.learning_rate or preset.learning_rate_for(
             problem.images_per_class, dataset.facts.size
         )
         self._network_images = params.network_images or preset.network_images
         tiles = problem.images_per_class * params.factor**2
         self._synthetic_batch = min(params.synthetic_batch, tiles)
+        self._core = GradientCore(
+            problem,
+            self._normalizer.network,
+            names,
+            DISTANCES[params.distance or preset.distance],
+            real_batch=self._real_batch,
+            synthetic_batch=self._synthetic_batch,
+            steps=self.total_steps,
+        )
         self._canvases = CanvasDescent(self._initial(tiles))
         self._trainee: Trainee | None = None
 
@@ -112,14 +116,19 @@ class EfficientParameterization(DistillationMethod[ParameterizationParams]):
         """The images as they are now."""
         return self.result().images
 
+    def notes(self) -> Mapping[str, str | int]:
+        """Of the core."""
+        return self._core.notes()
+
     def state(self) -> dict[str, Tensor]:
-        """Canvases, velocity, and the network in the middle of an iteration."""
-        state = self._canvases.state()
+        """Canvases, velocity, form, and the network in the middle of an iteration."""
+        state = self._canvases.state() | self._core.state()
         return state | (self._trainee.state(_NETWORK) if self._trainee else {})
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
         """Take up what `state` returned."""
         self._canvases.load_state(state)
+        self._core.load_state(state)
         self._trainee = None
         if any(name.startswith(_NETWORK) for name in state):
             self._trainee = self._taught(self.problem.build().network)
@@ -128,6 +137,10 @@ class EfficientParameterization(DistillationMethod[ParameterizationParams]):
     def initial_numbers(self, count: int) -> Tensor:
         """(K, count) numbers of the real images that the canvases begin with."""
         return self._real.draw(count, generator(self.problem.seed, "initial-images"))
+
+    def real_batch(self) -> int:
+        """Real images of each class in a step, if there are as many."""
+        return self.params.real_batch
 
     def real_numbers(self, network: Network, index: int) -> Tensor:
         """(K, any) numbers of the real images of step `index`."""
@@ -182,14 +195,7 @@ class EfficientParameterization(DistillationMethod[ParameterizationParams]):
             return real, synthetic
 
         return self._canvases.step_in_turn(
-            lambda values: matching_gradient(
-                network,
-                self._names,
-                self._distance,
-                values,
-                batches,
-                classes_at_once=classes_at_once(problem, numbers.shape[1] + self._synthetic_batch),
-            ),
+            lambda values: self._core.gradient(network, values, batches),
             learning_rate=self._learning_rate,
             momentum=params.momentum,
         )

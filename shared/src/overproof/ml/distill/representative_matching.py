@@ -41,12 +41,15 @@ class RepresentativeMatching(EfficientParameterization):
             return super().initial_numbers(count)
         return self._representatives(self._normalizer.network, count, "initial-images")
 
+    def real_batch(self) -> int:
+        """One image for each cluster."""
+        return self._clusters
+
     def real_numbers(self, network: Network, index: int) -> Tensor:
         """Representatives by the network's features, found anew every `interval` steps."""
         turn = index % self.params.outer_loop
         if self._numbers is None or turn % self._interval == 0:
-            clusters = min(self._clusters, self._real.smallest)
-            self._numbers = self._representatives(network, clusters, "real", index)
+            self._numbers = self._representatives(network, self._real_batch, "real", index)
         return self._numbers
 
     def state(self) -> dict[str, Tensor]:
