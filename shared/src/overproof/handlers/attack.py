@@ -36,18 +36,23 @@ class WhiteBoxHandler(JobHandler):
         """Attack the victim once for each unit."""
         from overproof.ml.attack.engine import CellEngine
         from overproof.ml.devices import device_facts, pick_device
+        from overproof.ml.kernels.network import fast_network
         from overproof.ml.models.stored import load_network
+        from overproof.ml.train.means import multiplications
 
         bodies = [CellBody.model_validate(unit.body) for unit in job.units]
         body = bodies[0]
         device = pick_device(context.device)
-        context.note(**device_facts(device))
         test_set = load_dataset(body.test_set, context)
         victim_id = UnitId(body.victim)
         network = PluginRef.model_validate(context.input_result(victim_id)["network"])
         victim = load_network(network, test_set.facts, context.input(victim_id, "weights"))
+        victim = victim.to(device).eval().requires_grad_(False)
+        one_pass = multiplications(victim.network, test_set.facts) * len(test_set.test_images)
+        fast, means = fast_network(victim, one_pass, device=device)
+        context.note(**device_facts(device), means=means)
         engine = CellEngine(
-            victim.to(device),
+            fast,
             test_set.test_images,
             test_set.test_labels,
             [_cell(each) for each in bodies],
