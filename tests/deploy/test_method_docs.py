@@ -9,6 +9,7 @@ import pytest
 
 from overproof.catalog.canvases import improved_matching_preset, parameterization_preset
 from overproof.catalog.distillation import DISTILLATION
+from overproof.catalog.taught import inversion_preset
 
 PAGE = (Path(__file__).parents[2] / "docs" / "methods.md").read_text()
 SECTIONS = dict(part.split("\n", 1) for part in PAGE.split("\n## ")[1:])
@@ -57,6 +58,23 @@ def test_presets_of_canvases_are_those_of_the_catalog() -> None:
         preset = parameterization_preset(dataset.strip("`"))
         assert (preset.distance, preset.side) == (distance, int(side))
         assert (preset.learning_rate, preset.network_images) == (float(rate), int(images))
+
+
+@pytest.mark.parametrize(
+    ("name", "curriculum"),
+    [("squeeze-recover-relabel", False), ("curriculum-data-augmentation", True)],
+)
+def test_presets_of_inversion_are_those_of_the_catalog(name: str, curriculum: bool) -> None:
+    for where, *values in rows(name):
+        side = int((re.findall(r"\d+", where.partition("(")[0]) or ["65"])[0])
+        preset = inversion_preset(side, curriculum=curriculum)
+        assert [float(value) for value in values] == [
+            preset.iterations,
+            preset.learning_rate,
+            preset.statistics_weight,
+            preset.smallest_crop,
+            preset.jitter,
+        ]
 
 
 def test_presets_of_improved_matching_are_those_of_the_catalog() -> None:

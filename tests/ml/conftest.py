@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -74,7 +75,9 @@ def experts(
 
 
 @pytest.fixture(scope="session")
-def problem(digits: Dataset, small_convnet: PluginRef, experts: list[Path]) -> Problem:
+def problem(
+    digits: Dataset, small_convnet: PluginRef, experts: list[Path], teacher: Normalized
+) -> Problem:
     return Problem(
         dataset=digits,
         network=small_convnet,
@@ -82,7 +85,36 @@ def problem(digits: Dataset, small_convnet: PluginRef, experts: list[Path]) -> P
         seed=3,
         device=CPU,
         experts=experts,
+        teacher=teacher,
     )
+
+
+@pytest.fixture(scope="session")
+def teacher(digits: Dataset) -> Normalized:
+    """A network with batch norm that knows digits, in eval mode."""
+    network = PluginRef(name="convnet", params={"width": 8, "depth": 2, "norm": "batch"})
+    recipe = Recipe(
+        epochs=15, learning_rate=0.1, momentum=0.9, weight_decay=5e-4, batch_size=50, cosine=1.0
+    )
+    training = Training(
+        [build(network, digits.facts, 0, "teacher")],
+        [0],
+        digits.train_images,
+        digits.train_labels,
+        recipe,
+        means=Means.EAGER,
+        device=CPU,
+    )
+    for epoch in range(training.total_steps):
+        training.step(epoch)
+    (model,) = training.networks()
+    return model.eval().requires_grad_(False)
+
+
+@pytest.fixture(scope="session")
+def taught(problem: Problem) -> Problem:
+    """What methods work on that ask a teacher and no network."""
+    return replace(problem, network=None, experts=())
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from overproof.catalog.distillation import DISTILLATION
+from overproof.catalog.distillation import ASKS_TEACHER, DISTILLATION, NETWORK_FREE
 from overproof.core.spec import PluginRef
 from overproof.errors import InvalidData, InvalidSpec, MalformedArtifact, NonFiniteLoss, ShapeError
 from overproof.ml.distill.base import DistillationMethod, DistilledSet, Problem
@@ -32,7 +32,8 @@ ON_CANVASES = {
     "learning_rate": 0.03,
 }
 
-# A new method is a row: parameters for a run of a second, and whether it optimises its images.
+# A new method is a row: parameters for a run of a second, and whether it descends on a loss, at a
+# learning rate that can be too high.
 ROWS: dict[str, tuple[dict[str, Any], bool]] = {
     "random": ({}, False),
     "herding": ({"epochs": 3, "learning_rate": 0.05, "batch_size": 64}, False),
@@ -56,9 +57,14 @@ ROWS: dict[str, tuple[dict[str, Any], bool]] = {
     "trajectory-matching": (FOLLOWING, True),
     "tesla": (FOLLOWING, True),
     "difficulty-alignment": (FOLLOWING | {"threshold": 10.0}, True),
+    "squeeze-recover-relabel": ({"iterations": 4}, False),
+    "curriculum-data-augmentation": ({"iterations": 4}, False),
+    "realistic-patches": ({"factor": 2, "candidates": 12, "crops": 2}, False),
 }
 # Its cross entropy gains weight with the accuracy of the networks.
 FALLING = {"improved-distribution-matching": {"entropy_weight": 0.0, "learning_rate": 3.0}}
+SELECTING = [name for name in ROWS if "selection" in DISTILLATION.get(name).tags]
+ASKING = [name for name in ROWS if ASKS_TEACHER in DISTILLATION.get(name).tags]
 OPTIMISING = [name for name, (_, optimises) in ROWS.items() if optimises]
 # These measure each step by another expert.
 MATCHING = [name for name in OPTIMISING if not FOLLOWING.items() <= ROWS[name][0].items()]
@@ -93,7 +99,7 @@ def test_result_has_the_shape_type_and_classes_of_a_distilled_set(
     assert made.labels.tolist() == [label for label in range(10) for _ in range(2)]
 
 
-@pytest.mark.parametrize("name", [name for name in ROWS if name not in OPTIMISING])
+@pytest.mark.parametrize("name", SELECTING)
 def test_selection_takes_different_real_images_of_the_right_class(
     name: str, problem: Problem
 ) -> None:
@@ -167,7 +173,15 @@ def test_divergence_is_an_error_that_names_the_step(name: str, problem: Problem)
         run(method)
 
 
-@pytest.mark.parametrize("name", [name for name in ROWS if name != "random"])
+@pytest.mark.parametrize("name", ASKING)
+def test_method_that_asks_a_teacher_says_so(name: str, problem: Problem) -> None:
+    with pytest.raises(InvalidSpec, match="teacher: this method asks a teacher; name one"):
+        a_method(name, replace(problem, teacher=None))
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in ROWS if NETWORK_FREE not in DISTILLATION.get(name).tags]
+)
 def test_method_that_needs_a_network_says_so(name: str, problem: Problem) -> None:
     with pytest.raises(InvalidSpec, match="name one"):
         a_method(name, replace(problem, network=None))
@@ -184,6 +198,7 @@ def test_method_that_needs_a_network_says_so(name: str, problem: Problem) -> Non
         "efficient-parameterization",
         "representative-matching",
         "improved-distribution-matching",
+        "realistic-patches",
     ],
 )
 def test_more_images_than_the_smallest_class_has_are_refused(name: str, problem: Problem) -> None:

@@ -103,6 +103,55 @@ def test_lines_of_results_tell_their_teacher() -> None:
     assert all("teacher" not in group for group in without.values())
 
 
+METHODS = [
+    {"name": "sre2l", "params": {"iterations": 2}},
+    {"name": "cda", "params": {"iterations": 2}},
+    {"name": "rded", "params": {"candidates": 4, "crops": 2}},
+]
+
+
+def test_methods_that_ask_a_teacher_share_it_with_the_labels() -> None:
+    units = by_task(taught(methods=METHODS, protocol=FKD))
+    wide = [{"name": "convnet", "params": {"width": 8, "depth": 2}}]
+    others = by_task(
+        taught(methods=METHODS, networks=wide, teacher=units["teachers"][0].body["network"])
+    )
+
+    (teacher,) = units["teachers"]
+    assert all(unit.body["teacher"] == teacher.id for unit in units["synthesis"])
+    assert all(unit.needs == (teacher.id,) for unit in units["synthesis"])
+    # They look at no other network, so experiments with different ones share them.
+    assert units["synthesis"] == others["synthesis"]
+    assert "teacher" not in by_task(taught())["synthesis"][0].body
+
+
+def test_teacher_without_batch_statistics_is_refused_in_the_plan() -> None:
+    with pytest.raises(InvalidSpec) as caught:
+        by_task(taught(methods=METHODS, teacher=CONVNET))
+
+    assert caught.value.faults == (
+        "methods.0: sre2l compares batch statistics, which the teacher convnet has not; "
+        "give it norm: batch",
+        "methods.1: cda compares batch statistics, which the teacher convnet has not; "
+        "give it norm: batch",
+    )
+
+
+@pytest.mark.parametrize("method", METHODS, ids=lambda method: method["name"])
+def test_sets_that_a_teacher_helped_to_make_go_all_the_way(
+    method: Any, a_context: Contexts
+) -> None:
+    units = by_task(taught(methods=[method]))
+    made = made_before(units, a_context)
+    made |= outputs_of(SoftLabelsHandler(), a_context("labels", made), *units["soft-labels"])
+
+    outputs = outputs_of(NetworksHandler(), a_context("network", made), *units["networks"])
+
+    result = made[UnitId(units["synthesis"][0].id)].result
+    assert (result["images"], result["loss"] > 0) == (10, True)
+    assert all(output.result["loss"] > 0 for output in outputs.values())
+
+
 def test_protocol_without_teacher_asks_for_none() -> None:
     assert set(by_task(taught(protocol="dsa"))) == {"synthesis", "networks"}
 

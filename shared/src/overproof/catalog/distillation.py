@@ -11,6 +11,7 @@ from overproof.catalog.canvases import (
     RepresentativeParams,
 )
 from overproof.catalog.fields import Count, Fraction, Positive, Strategy
+from overproof.catalog.taught import CurriculumParams, InversionParams, PatchParams
 from overproof.catalog.trajectories import (
     DifficultyAlignmentParams,
     TrajectoryParams,
@@ -215,6 +216,36 @@ for _info in (
         source="Guo et al., arXiv:2310.05773; NUS-HPC-AI-Lab/DATM",
         needs="overproof[ml]",
         aliases=("datm",),
+    ),
+    PluginInfo(
+        name="squeeze-recover-relabel",
+        target="overproof.ml.distill.inversion:Inversion",
+        params=InversionParams,
+        summary="make images of noise that a teacher recognises, with the statistics it knows",
+        source="Yin et al., arXiv:2306.13092; VILA-Lab/SRe2L, recover",
+        needs="overproof[ml]",
+        tags=frozenset({NETWORK_FREE, ASKS_TEACHER, BATCH_STATISTICS}),
+        aliases=("sre2l",),
+    ),
+    PluginInfo(
+        name="curriculum-data-augmentation",
+        target="overproof.ml.distill.inversion:Inversion",
+        params=CurriculumParams,
+        summary="SRe2L with crops that become smaller while images are made",
+        source="Yin & Shen, arXiv:2311.18838; VILA-Lab/SRe2L, CDA",
+        needs="overproof[ml]",
+        tags=frozenset({NETWORK_FREE, ASKS_TEACHER, BATCH_STATISTICS}),
+        aliases=("cda",),
+    ),
+    PluginInfo(
+        name="realistic-patches",
+        target="overproof.ml.distill.patches:RealisticPatches",
+        params=PatchParams,
+        summary="put together the crops of real images that a teacher is surest of",
+        source="Sun et al., arXiv:2312.03526; LINs-lab/RDED, synthesize",
+        needs="overproof[ml]",
+        tags=frozenset({NETWORK_FREE, ASKS_TEACHER}),
+        aliases=("rded",),
     ),
 ):
     DISTILLATION.add(_info)

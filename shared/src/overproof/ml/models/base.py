@@ -138,7 +138,8 @@ class Whitened(Normalized):
     def denormalize(self, x: Tensor) -> Tensor:
         """The inverse of `normalize`; the result may leave [0, 1]."""
         inverse = torch.linalg.inv(self.matrix.double()).to(x)
-        return (x.flatten(-3) @ inverse).view(x.shape) + self.mean
+        centred: Tensor = x.flatten(-3) @ inverse
+        return centred.view_as(x) + self.mean
 
 
 def build(
