@@ -6,6 +6,7 @@ hold. Settings come from the environment:
   TAG             version of the images (default: dev); workers' get the back-end after it
   REGISTRY        prefix of their names, with its slash at the end (default: none)
   CONTAINER_ENGINE, PYTHON_IMAGE, PYTHON_DIGEST, GO_IMAGE, …   instead of the defaults
+  PIP_INDEX_URL, UV_DEFAULT_INDEX   a mirror of the package index
 """
 
 import argparse
@@ -63,8 +64,10 @@ class Image:
 def read_image(name: str) -> Image:
     """The image of a component, from its Dockerfile."""
     text = (ROOT / FOLDERS[name] / "Dockerfile").read_text()
-    found = re.findall(r"^ARG (\w+)=(.*)$", text, flags=re.MULTILINE)
-    return Image(name, dict(found))
+    arguments: dict[str, str] = {}
+    for argument, default in re.findall(r"^ARG (\w+)=?(.*)$", text, flags=re.MULTILINE):
+        arguments.setdefault(argument, default)  # a later stage only takes it over
+    return Image(name, arguments)
 
 
 def build_command(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +12,7 @@ from urllib.error import HTTPError
 from urllib.parse import urlsplit
 from urllib.request import urlopen
 
+import kubernetes_validate
 import pytest
 from pydantic import SecretStr
 from sqlalchemy import text
@@ -49,6 +51,7 @@ ALL = [
     *(pytest.param(render, c, id="+".join(c)) for c in COMBINATIONS),
     *(pytest.param(render_overlay, name, id=name) for name in OVERLAYS),
 ]
+API = "1.34"
 Build = Callable[[Any], list[Document]]
 KNOWN = {row.variable for row in settings_table()}
 SECRETS = {
@@ -397,3 +400,25 @@ def test_all_processes_with_metrics_are_scraped() -> None:
 
     assert scraped == set(SERVICES)
     assert [each["port"] for each in monitor["podMetricsEndpoints"]] == ["metrics"]
+
+
+def test_api_server_would_accept_every_object() -> None:
+    """By the schemas that Kubernetes publishes, with no field that they do not know."""
+    checked = set()
+    for combination, documents in everything():
+        for document in documents:
+            group = document["apiVersion"].partition("/")[0]
+            if document["kind"] == "ScaledJob":
+                # KEDA's own part is not known here; what it makes of it is.
+                job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": document["metadata"]}
+                document = {**job, "spec": document["spec"]["jobTargetRef"]}
+            elif group in {"keda.sh", "monitoring.coreos.com"}:
+                continue
+            if (written := json.dumps(document, sort_keys=True)) not in checked:
+                checked.add(written)
+                where = f"{combination}: {document['kind']} {document['metadata']['name']}"
+                try:
+                    kubernetes_validate.validate(document, API, strict=True)
+                except kubernetes_validate.ValidationError as error:
+                    pytest.fail(f"{where}: {error}")
+    assert len(checked) > 40
