@@ -11,6 +11,7 @@ from overproof.core.spec import JobSpec
 from overproof.core.states import JobKind
 from overproof.errors import NonFiniteLoss
 from overproof.handlers.aggregate import compute_metrics
+from overproof.handlers.compare import compute_comparison
 from overproof.results.repository import ResultsRepository
 from overproof.results.views import Claim, EndKind, Outcome
 
@@ -32,6 +33,8 @@ def work_off(repository: ResultsRepository, *, failing: Collection[JobKind] = ()
             repository.end(claim, _outcome(claim.job, fails=claim.job.kind in failing))
     for group_id in repository.groups_to_aggregate(limit=1_000):
         repository.recompute(group_id, compute_metrics)
+    for comparison_id in repository.comparisons_to_aggregate(limit=1_000):
+        repository.recompute_comparison(comparison_id, compute_comparison)
 
 
 def _claim(repository: ResultsRepository, kind: JobKind) -> Claim | None:

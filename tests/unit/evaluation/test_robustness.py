@@ -105,7 +105,7 @@ def test_invalid_cell_gives_no_number_but_its_reason() -> None:
 def test_what_is_not_yet_measured_is_listed_as_wanted() -> None:
     network = NetworkCounts(None, {"fgsm-linf@8/255": None})
 
-    assert network_clean_accuracy(network) == {"": None}
+    assert network_clean_accuracy(network) == {"": None, "last": None, "best": None}
     assert network_drop_rate(network)["fgsm-linf@8/255:S2"] is None
 
 
@@ -152,3 +152,13 @@ def test_mean_of_nothing_is_undefined() -> None:
     assert mean.value is None
     assert (mean.present, mean.expected) == (0, 2)
     assert mean.reason == "1 of 2 not yet measured; 1 of 2 non-finite logits"
+
+
+def test_last_and_best_accuracies_stand_beside_the_kept_one() -> None:
+    watched = NetworkCounts(CleanCounts(70, 100, last=60, best=75))
+
+    values = {
+        name: number and number.value for name, number in network_clean_accuracy(watched).items()
+    }
+    assert values == {"": 0.7, "last": 0.6, "best": 0.75}
+    assert set(network_clean_accuracy(NetworkCounts(CleanCounts(70, 100)))) == {""}

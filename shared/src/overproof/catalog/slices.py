@@ -20,6 +20,8 @@ from overproof.core.threat import epsilon_value
 from overproof.errors import UnknownPlugin
 
 ALL = ""  # the slice of numbers that are not restricted, such as clean accuracy
+# Clean accuracy after the last epoch, and the highest of the epochs that were looked at.
+LAST, BEST = "last", "best"
 
 
 @dataclass(frozen=True)

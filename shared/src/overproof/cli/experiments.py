@@ -105,7 +105,7 @@ def run(
     as_json: JsonOption = False,
 ) -> None:
     """Do the work in this process and its children, then show the leaderboard."""
-    from overproof.cli.results import show_leaderboard, write_report
+    from overproof.cli.results import show_leaderboard, show_rankings, write_report
     from overproof.local.runner import LocalRunner
 
     tell = warn if as_json else say
@@ -134,6 +134,8 @@ def run(
         if experiment_id is None:
             failed = {key: job for key, job in failed.items() if key not in failed_before}
         show_leaderboard(repository, experiment_id, as_json=as_json)
+        if not as_json:
+            show_rankings(repository, experiment_id)
         if report is not None:
             write_report(repository, experiment_id, report)
             tell(f"report: {report}")

@@ -28,13 +28,38 @@ SemanticsOption = Annotated[
 ]
 
 
+WeightOption = Annotated[
+    float, typer.Option(min=0, max=1, help="Weight of IOR against HLR in DDRS.")
+]
+GammaOption = Annotated[
+    float, typer.Option(min=0, max=1, help="Weight of training with augmentation in ARS.")
+]
+
+
 def leaderboard(
-    experiment: Of = None, semantics: SemanticsOption = Semantics.S2, as_json: JsonOption = False
+    experiment: Of = None,
+    semantics: SemanticsOption = Semantics.S2,
+    ranking: Annotated[
+        bool, typer.Option("--ranking", help="Only the ranking of distilled sets.")
+    ] = False,
+    weight: WeightOption = 0.5,
+    gamma: GammaOption = 0.5,
+    as_json: JsonOption = False,
 ) -> None:
-    """Show clean accuracy, robust accuracy and drop rate of every group of networks."""
+    """Show clean accuracy, robust accuracy and drop rate of every group, and the rankings."""
     with open_repository() as repository:
         experiment_id = _checked(repository, experiment)
-        show_leaderboard(repository, experiment_id, semantics=semantics, as_json=as_json)
+        if not ranking:
+            show_leaderboard(repository, experiment_id, semantics=semantics, as_json=as_json)
+        if ranking or not as_json:
+            show_rankings(
+                repository,
+                experiment_id,
+                semantics=semantics,
+                weight=weight,
+                gamma=gamma,
+                as_json=as_json,
+            )
 
 
 def report(
@@ -106,6 +131,39 @@ def show_leaderboard(
         say(f"! {doubt}")
 
 
+def show_rankings(
+    repository: ResultsRepository,
+    experiment_id: ExperimentId | None,
+    *,
+    semantics: Semantics = Semantics.S2,
+    weight: float = 0.5,
+    gamma: float = 0.5,
+    as_json: bool = False,
+) -> None:
+    """Print the rankings of one experiment or of all; nothing where nothing is ranked."""
+    from overproof.report import ranking
+    from overproof.report.standings import standings
+
+    rows = ranking.rankings(
+        repository,
+        standings(repository.leaderboard(experiment_id), semantics),
+        experiment_id,
+        weight=weight,
+        gamma=gamma,
+    )
+    if as_json:
+        print_json(ranking.to_records(rows))
+        return
+    for bench, members in ranking.by_bench(rows).items():
+        print_table(ranking.HEADERS, ranking.cells(members), numbers=ranking.NUMBERS, title=bench)
+    if rows:
+        say(ranking.LEGEND)
+    for line in ranking.differences(rows):
+        say(f"ranked apart, since they differ in {line}")
+    for note in ranking.notes(rows):
+        say(f"* {note}")
+
+
 def write_report(
     repository: ResultsRepository,
     experiment_id: ExperimentId | None,
@@ -120,16 +178,19 @@ def write_report(
     """
     from overproof.errors import InvalidData
     from overproof.report.page import render_page
+    from overproof.report.ranking import rankings
     from overproof.report.standings import standings
 
     title = "Overproof"
     if experiment_id is not None:
         title = f"{repository.experiment(experiment_id).name} – Overproof"
+    rows = standings(repository.leaderboard(experiment_id), semantics)
     page = render_page(
         title,
-        standings(repository.leaderboard(experiment_id), semantics),
+        rows,
         _provenance(repository, experiment_id),
         generated_at=SystemClock().now(),
+        ranked=rankings(repository, rows, experiment_id),
     )
     try:
         output.parent.mkdir(parents=True, exist_ok=True)

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from overproof.catalog.slices import ALL
+from overproof.catalog.slices import ALL, BEST, LAST
 from overproof.core.semantics import Semantics
 from overproof.evaluation.intervals import mean_and_ci
 
@@ -50,10 +50,19 @@ class CellCounts:
 
 @dataclass(frozen=True)
 class CleanCounts:
-    """What a network does on the unchanged test set."""
+    """What a network does on the unchanged test set.
+
+    Attributes:
+        correct: right answers of the weights that are kept.
+        total: of the test set.
+        last, best: right answers after the last epoch, and the most after any that was looked at;
+            None for networks that were not watched in training.
+    """
 
     correct: int
     total: int
+    last: int | None = None
+    best: int | None = None
 
 
 @dataclass(frozen=True)
@@ -125,9 +134,16 @@ def drop_rate(clean: Number, robust: Number) -> Number:
 
 
 def network_clean_accuracy(network: NetworkCounts) -> Numbers:
-    """Accuracy on the unchanged test set."""
+    """Accuracy on the unchanged test set: of the kept weights, the last ones, the best ones."""
     clean = network.clean
-    return {ALL: None if clean is None else accuracy(clean.correct, clean.total)}
+    if clean is None:
+        return dict.fromkeys((ALL, LAST, BEST))
+    counts = {ALL: clean.correct, LAST: clean.last, BEST: clean.best}
+    return {
+        name: accuracy(correct, clean.total)
+        for name, correct in counts.items()
+        if correct is not None
+    }
 
 
 def network_robust_accuracy(network: NetworkCounts) -> Numbers:

@@ -85,7 +85,12 @@ def _networks(rows: Iterable[UnitRow]) -> list[_Network]:
 def _clean_counts(row: UnitRow) -> CleanCounts | None:
     if row.state is not UnitState.DONE:
         return None
-    return CleanCounts(int(row.result["clean_correct"]), int(row.result["total"]))
+    return CleanCounts(
+        int(row.result["clean_correct"]),
+        int(row.result["total"]),
+        last=row.result.get("last_correct"),
+        best=row.result.get("best_correct"),
+    )
 
 
 def _cell_counts(row: UnitRow) -> CellCounts | None:

@@ -9,13 +9,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
-from typing import Any
+from typing import Any, TypeVar
 
 import plotly.graph_objects as go
 from plotly.colors import qualitative
 
 from overproof.core.threat import epsilon_value
+from overproof.evaluation import pareto
+from overproof.report.ranking import Ranked
 from overproof.report.standings import WHOLE_SET, Measured, Standing
+
+T = TypeVar("T")
 
 HEIGHT = 440
 _COLORS = qualitative.D3
@@ -114,6 +118,49 @@ def clean_against_robust(rows: Sequence[Standing]) -> go.Figure:
     return figure
 
 
+def score_against_drop_rate(rows: Sequence[Ranked]) -> go.Figure:
+    """Informativeness against robustness: left and up is better, the Pareto front is a line.
+
+    A set is on the front when none of the others is both more informative and more robust.
+    """
+    methods = sorted({row.method for row in rows})
+
+    def of_cell(cell: str) -> list[go.Scatter]:
+        known = [
+            (row, row.drop_rates[cell], row.drop_rates[cell].value, row.score.value)
+            for row in rows
+            if cell in row.drop_rates
+        ]
+        drawn = [(row, drop, x, y) for row, drop, x, y in known if x is not None and y is not None]
+        best = pareto.front([(x, y) for _, _, x, y in drawn])
+        line = go.Scatter(
+            name="Pareto front",
+            x=[drawn[i][2] for i in best],
+            y=[drawn[i][3] for i in best],
+            mode="lines",
+            line={"color": _WHOLE_SET_COLOR, "dash": "dash", "shape": "vh"},
+        )
+        points = [
+            go.Scatter(
+                name=escape(row.method),
+                x=[x],
+                y=[y],
+                error_x=_error([drop]),
+                error_y=_error([row.score]),
+                mode="markers",
+                marker={"color": _COLORS[methods.index(row.method) % len(_COLORS)], "size": 11},
+            )
+            for row, drop, x, y in drawn
+        ]
+        return [*points, line] if points else []
+
+    names = sorted({name for row in rows for name in row.drop_rates})
+    figure = _with_menu({name: name for name in names}, of_cell)
+    figure.update_xaxes(title="drop rate", tickformat=".0%")
+    figure.update_yaxes(title="DDRS")
+    return figure
+
+
 FIGURES: dict[str, Callable[[Sequence[Standing]], go.Figure]] = {
     "Drop rate by images per class": drop_rate_by_images,
     "Robust accuracy by budget": robust_accuracy_by_epsilon,
@@ -124,9 +171,7 @@ FIGURES: dict[str, Callable[[Sequence[Standing]], go.Figure]] = {
 # ---- parts -----------------------------------------------------------------------------------
 
 
-def _with_menu(
-    choices: dict[str, list[Standing]], draw: Callable[[list[Standing]], list[go.Scatter]]
-) -> go.Figure:
+def _with_menu(choices: dict[str, T], draw: Callable[[T], list[go.Scatter]]) -> go.Figure:
     """A figure of all `choices`, of which a menu shows one at a time."""
     traces = {name: draw(members) for name, members in choices.items()}
     first = next(iter(traces), None)

@@ -7,15 +7,18 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from html import escape
 from typing import Any
 
+import plotly.graph_objects as go
 from plotly.offline import get_plotlyjs
 
-from overproof.report.figures import FIGURES
+from overproof.report import ranking
+from overproof.report.figures import FIGURES, score_against_drop_rate
+from overproof.report.ranking import Ranked
 from overproof.report.standings import Standing, by_bench, to_csv, to_json
 from overproof.report.text import HEADERS, LEGEND, NUMBERS, cells, doubts, notes
 from overproof.results.views import UnitRow
@@ -51,7 +54,12 @@ class Provenance:
 
 
 def render_page(
-    title: str, rows: Sequence[Standing], provenance: Provenance, *, generated_at: float
+    title: str,
+    rows: Sequence[Standing],
+    provenance: Provenance,
+    *,
+    generated_at: float,
+    ranked: Sequence[Ranked] = (),
 ) -> str:
     """The page as one HTML document of about 5 MB, most of it the drawing library.
 
@@ -60,12 +68,14 @@ def render_page(
         rows: the leaderboard, see `standings`.
         provenance: shown below the figures.
         generated_at: seconds since the epoch.
+        ranked: distilled sets with their scores, see `ranking`.
     """
     moment = datetime.fromtimestamp(generated_at, UTC).strftime("%Y-%m-%d %H:%M UTC")
     body = [
         f"<h1>{escape(title)}</h1>",
         f'<p class="note">Written {moment}.</p>',
         *_results(rows),
+        *_rankings(ranked),
         "<h2>Provenance</h2>",
         *_provenance(provenance),
     ]
@@ -101,10 +111,34 @@ def _results(rows: Sequence[Standing]) -> Iterator[str]:
             yield from _figures(members)
 
 
+def _rankings(rows: Sequence[Ranked]) -> Iterator[str]:
+    if not rows:
+        return
+    yield "<h2>Ranking</h2>"
+    yield f'<p class="note">{escape(ranking.LEGEND)}</p>'
+    yield _download("ranking.csv", "text/csv", ranking.to_csv(rows))
+    apart = "; ".join(ranking.differences(rows))
+    if apart:
+        yield f'<p class="note">Ranked apart, since they differ in {escape(apart)}.</p>'
+    for bench, members in ranking.by_bench(rows).items():
+        yield f"<h3>{escape(bench)}</h3>"
+        yield _table(ranking.HEADERS, ranking.cells(members), ranking.NUMBERS)
+        incomplete = "".join(f"<li>{escape(note)}</li>" for note in ranking.notes(members))
+        if incomplete:
+            yield f'<p class="note">* not complete:</p><ul class="note">{incomplete}</ul>'
+        if any(row.drop_rates for row in members):
+            yield "<h4>Informativeness against robustness</h4>"
+            yield _drawn(score_against_drop_rate(members))
+
+
 def _figures(rows: Sequence[Standing]) -> Iterator[str]:
     for title, draw in FIGURES.items():
-        drawn = draw(rows).to_html(full_html=False, include_plotlyjs=False, config=_PLOT_CONFIG)
-        yield f"<h3>{escape(title)}</h3>{drawn}"
+        yield f"<h3>{escape(title)}</h3>{_drawn(draw(rows))}"
+
+
+def _drawn(figure: go.Figure) -> str:
+    drawn: str = figure.to_html(full_html=False, include_plotlyjs=False, config=_PLOT_CONFIG)
+    return drawn
 
 
 def _download(name: str, media_type: str, text: str) -> str:
@@ -128,9 +162,11 @@ def _provenance(provenance: Provenance) -> Iterator[str]:
         yield f"<details><summary>{len(rows)} units</summary>{table}</details>"
 
 
-def _table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """A table of escaped texts; columns of `NUMBERS` are set right."""
-    kinds = [' class="number"' if header in NUMBERS else "" for header in headers]
+def _table(
+    headers: Sequence[str], rows: Iterable[Sequence[object]], numbers: Collection[str] = NUMBERS
+) -> str:
+    """A table of escaped texts; columns of `numbers` are set right."""
+    kinds = [' class="number"' if header in numbers else "" for header in headers]
     head = "".join(f"<th>{escape(header)}</th>" for header in headers)
     body = "".join(
         "<tr>"

@@ -21,7 +21,7 @@ from overproof.catalog.metrics import (
 )
 from overproof.catalog.models import MODELS
 from overproof.catalog.protocols import PROTOCOLS
-from overproof.catalog.slices import ALL, Slice, plugin_label
+from overproof.catalog.slices import ALL, BEST, LAST, Slice, plugin_label
 from overproof.core.registry import Registry
 from overproof.core.semantics import Semantics
 from overproof.core.spec import PluginRef
@@ -42,7 +42,7 @@ _FACTS = (
     "warnings",
     "group_id",
 )
-_MEASURES = ("clean", "robust", "drop_rate")
+_MEASURES = ("clean", "last", "best", "robust", "drop_rate")
 _PARTS = ("low", "high", "present", "expected", "reason")
 COLUMNS = (
     *_FACTS,
@@ -90,6 +90,8 @@ class Standing:
         attack, epsilon, semantics: None for a group that is not attacked.
         warnings: why the robust accuracy is in doubt, `flat-gradients; near-chance`; see
             `evaluation.reliability`. A doubt about any of the networks is one about the group.
+        last, best: clean accuracy after the last epoch, and the highest of those that were
+            looked at: the best of several tries on the test set, so too high.
     """
 
     group_id: str
@@ -105,6 +107,8 @@ class Standing:
     robust: Measured
     drop_rate: Measured
     warnings: str = ""
+    last: Measured = Measured()
+    best: Measured = Measured()
 
     @property
     def cell(self) -> str | None:
@@ -179,14 +183,16 @@ def _of_group(row: LeaderboardRow, semantics: Semantics) -> list[Standing]:
     base = Standing(
         group_id=row.group_id,
         dataset=dataset_label(row.group["dataset"]),
-        method=_method_label(row.group),
+        method=method_label(row.group),
         images_per_class=row.group["images_per_class"],
-        network=_label(MODELS, row.group["network"]),
-        protocol=_label(PROTOCOLS, row.group["protocol"]),
+        network=network_label(row.group),
+        protocol=protocol_label(row.group),
         attack=None,
         epsilon=None,
         semantics=None,
         clean=Measured.of(row.metrics.get((CLEAN_ACCURACY, ALL))),
+        last=Measured.of(row.metrics.get((CLEAN_ACCURACY, LAST))),
+        best=Measured.of(row.metrics.get((CLEAN_ACCURACY, BEST))),
         robust=Measured(reason="not attacked"),
         drop_rate=Measured(reason="not attacked"),
     )
@@ -218,7 +224,19 @@ def _warnings(row: LeaderboardRow, cell: Slice) -> list[str]:
     return sorted({check for check, _, where in checks if where in concerned})
 
 
-def _method_label(group: Mapping[str, Any]) -> str:
+def network_label(group: Mapping[str, Any]) -> str:
+    """The network with its non-default parameters."""
+    return _label(MODELS, group["network"])
+
+
+def protocol_label(group: Mapping[str, Any]) -> str:
+    """The protocol, and a word where it keeps the weights that did best on the test set."""
+    label = _label(PROTOCOLS, group["protocol"])
+    chosen = group["protocol"].get("params", {}).get("selection") == "paper"
+    return f"{label} (chosen on the test set)" if chosen else label
+
+
+def method_label(group: Mapping[str, Any]) -> str:
     """The method, and the network it matched on where that is not the one trained."""
     if group["method"] is None:
         return WHOLE_SET
