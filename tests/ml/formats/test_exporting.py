@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 import torch
 
 from overproof.errors import InvalidData, InvalidSpec
+from overproof.ml.augment.zca import Whitening
 from overproof.ml.distill.base import DistilledSet
 from overproof.ml.formats.content import Wishes
 from overproof.ml.formats.exporting import EXPORTS, export_set
@@ -74,6 +76,24 @@ def test_what_a_form_cannot_hold_is_said(tmp_path: Path, form: str) -> None:
     if found.logits is not None and expected.logits is not None:
         assert torch.allclose(found.logits, expected.logits)
         assert found.learning_rate == pytest.approx(0.02)
+
+
+def test_whitened_set_goes_out_whitened_and_comes_back_with_its_transform(tmp_path: Path) -> None:
+    whitening = Whitening.fit(torch.rand(50, 3, 8, 8), torch.device("cpu"))
+    made = replace(PLAIN, whitening=whitening)
+
+    white, _ = there_and_back(
+        made, "mtt", tmp_path, space="zca", zca=str(tmp_path / "exported" / "zca.safetensors")
+    )
+    whole, _ = there_and_back(made, "safetensors", tmp_path)
+
+    for found in (white, whole):
+        assert torch.allclose(found.images, made.images, atol=1e-4)
+        assert found.whitening is not None
+        assert torch.equal(found.whitening.matrix, whitening.matrix)
+        assert torch.equal(found.whitening.mean, whitening.mean)
+    _, notes = there_and_back(made, "dc", tmp_path)
+    assert notes == ["the set was made for whitened images, which the form does not say"]
 
 
 def test_exported_statistics_are_those_that_were_named(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from overproof.core.spec import DatasetSpec
 from overproof.errors import InvalidData
+from overproof.ml.augment.zca import Whitening
 from overproof.ml.datasets.base import Dataset, load
 from overproof.ml.distill.base import DistilledSet
 from overproof.ml.formats import zca
@@ -21,6 +22,8 @@ from overproof.ml.formats.importing import import_set
 from overproof.ml.shapes import ImageFacts
 from tests.ml.formats import published
 from tests.ml.formats.published import CLASSES, COUNT, PER_CLASS, SIZE, TARGET
+
+CPU = torch.device("cpu")
 
 
 def taken(
@@ -148,7 +151,7 @@ def test_idm_without_augmentation_is_plain(tmp_path: Path) -> None:
 def test_dd_gives_its_last_step_once_its_statistics_are_named(tmp_path: Path) -> None:
     path = published.write_dd(tmp_path)
 
-    with pytest.raises(InvalidData, match="nobody knows by what mean and deviation dd does it"):
+    with pytest.raises(InvalidData, match="nobody knows by what mean and deviation for cifar-10"):
         taken(path)
     found, facts = taken(path, normalisation="dc")
 
@@ -356,16 +359,22 @@ def test_fitted_transform_undoes_the_published_whitening(
 
     assert torch.allclose(found.images, pixels, atol=1e-4)
     assert facts["space"] == "zca"
+    assert found.whitening is not None
+    assert torch.equal(found.whitening.matrix, Whitening.fit(digits.train_images, CPU).matrix)
     with pytest.raises(InvalidData, match="needs the training images"):
         taken(folder, target, space="zca", zca="fit")
 
 
-@pytest.mark.parametrize("names", [("mean", "transform"), ("mean_vector", "transform_matrix")])
+@pytest.mark.parametrize(
+    "names",
+    [("mean", "transform"), ("mean_vector", "transform_matrix"), ("mean_vector", "transform_inv")],
+)
 def test_transform_in_a_file_undoes_it_too(
     whitened: tuple[Path, Tensor, Tensor, Tensor], digits: Dataset, names: tuple[str, str]
 ) -> None:
     folder, pixels, mean, transform = whitened
-    torch.save({names[0]: mean[None], names[1]: transform}, folder / "zca.pt")
+    stored = torch.linalg.inv(transform) if names[1].endswith("inv") else transform
+    torch.save({names[0]: mean[None], names[1]: stored}, folder / "zca.pt")
     target = Target(dataset="digits", facts=digits.facts)
 
     found, _ = taken(folder, target, space="zca", zca=str(folder / "zca.pt"))
@@ -375,12 +384,12 @@ def test_transform_in_a_file_undoes_it_too(
 
 def test_transform_of_another_size_is_refused(tmp_path: Path) -> None:
     torch.save({"mean": torch.zeros(4), "inverse": torch.eye(4)}, tmp_path / "zca.pt")
-    torch.save({"mean": torch.zeros(4), "inverse": torch.eye(5)}, tmp_path / "bad.pt")
+    torch.save({"inverse": torch.eye(5)}, tmp_path / "bad.pt")
 
-    with pytest.raises(InvalidData, match="the ZCA transform is of 4 values"):
+    with pytest.raises(InvalidData, match=r"ZCA transform of others than \(3, 8, 8\) images"):
         taken(published.write_mtt(tmp_path), space="zca", zca=str(tmp_path / "zca.pt"))
-    with pytest.raises(InvalidData, match="holds no ZCA transform"):
-        zca.read(tmp_path / "bad.pt")
+    with pytest.raises(InvalidData, match="holds no ZCA transform; it needs `mean`"):
+        zca.read(tmp_path / "bad.pt", TARGET.facts)
 
 
 # ---- what does not fit -------------------------------------------------------------------------

@@ -8,6 +8,9 @@ import torch
 from safetensors.torch import load_file
 
 from overproof.core.refs import ArtifactRef
+from overproof.core.spec import DatasetSpec, PluginRef
+from overproof.ml.datasets.base import load
+from overproof.ml.models.base import build
 from overproof.runtime.wiring import Backends
 from tests.command_line import SPEC, call, read_json
 
@@ -57,17 +60,82 @@ def test_data_that_is_not_there_is_wrong_use(home: Path, tmp_path: Path) -> None
     assert "does not exist" in call("data", "add", "mine", tmp_path / "absent", code=2).stderr
 
 
-def test_weights_are_stored_as_tensors_only(home: Path, backends: Backends, tmp_path: Path) -> None:
-    torch.save({"state_dict": {"layer.weight": torch.ones(2, 3)}}, tmp_path / "w.pt")
+CONVNET = "{name: convnet, params: {width: 4, depth: 2}}"
+FOR_DIGITS = ("--network", CONVNET, "--dataset", "digits")
 
-    added = read_json("weights", "add", "victim", tmp_path / "w.pt")
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    """A network for digits as another code base might save it."""
+    facts = load(DatasetSpec(name="digits"), None).facts
+    network = build(PluginRef(name="convnet", params={"width": 4, "depth": 2}), facts, 0).network
+    state = {f"module.{name}": value for name, value in network.state_dict().items()}
+    torch.save({"state_dict": state, "epoch": 3}, tmp_path / "net.pt")
+    return tmp_path / "net.pt"
+
+
+def test_weights_are_stored_with_the_network_and_its_normalisation(
+    home: Path, backends: Backends, checkpoint: Path, tmp_path: Path
+) -> None:
+    added = read_json("weights", "add", "mine", checkpoint, *FOR_DIGITS, "--normalisation", "own")
 
     path = backends.store.fetch(ArtifactRef.model_validate(added["ref"]), tmp_path / "fetched")
-    assert load_file(path)["layer.weight"].tolist() == [[1.0] * 3] * 2
-    assert added["facts"] == {"tensors": 1, "parameters": 6}
+    tensors = load_file(path)
+    assert tensors["mean"].flatten().tolist() == pytest.approx([0.3055])
+    assert tensors["network.classifier.weight"].shape == (10, 16)
+    assert added["facts"]["dataset"] == "digits"
+    assert added["facts"]["network"]["params"]["width"] == 4
+    assert added["facts"]["notes"] == [
+        "taken from state_dict",
+        "the prefix module. was dropped",
+    ]
+    assert [each["name"] for each in read_json("weights", "list")] == ["mine"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--network", "convnett", "--dataset", "digits"), "did you mean convnet"),
+        (("--network", "{name: [", "--dataset", "digits"), "is no YAML"),
+        (("--network", "{size: 3}", "--dataset", "digits"), "--network has"),
+        (("--network", CONVNET, "--dataset", "flowers"), "nobody knows a data set flowers"),
+        (("--network", "convnet", "--dataset", "digits"), "do not fit the network"),
+        (FOR_DIGITS, "nobody knows by what mean and deviation for digits"),
+    ],
+)
+def test_weights_that_nobody_can_use_are_refused(
+    home: Path, checkpoint: Path, arguments: tuple[str, ...], message: str
+) -> None:
+    assert message in call("weights", "add", "mine", checkpoint, *arguments, code=2).stderr
+    assert read_json("weights", "list") == []
 
 
 def test_weights_that_hold_code_are_refused(home: Path, tmp_path: Path) -> None:
     torch.save({"state_dict": {"a": Path("/tmp")}}, tmp_path / "w.pt")
 
-    assert "overproof: " in call("weights", "add", "victim", tmp_path / "w.pt", code=2).stderr
+    said = call("weights", "add", "victim", tmp_path / "w.pt", *FOR_DIGITS, code=2).stderr
+
+    assert said.startswith("overproof: weights ")
+    assert "holds Python objects and was not loaded" in said
+
+
+@pytest.mark.slow
+@pytest.mark.e2e
+@pytest.mark.timeout(300)
+def test_network_that_was_brought_is_attacked(
+    home: Path, checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OVERPROOF_LOCAL_WORKERS", "1")
+    call("weights", "add", "mine", checkpoint, *FOR_DIGITS, "--normalisation", "own")
+    spec = tmp_path / "spec.yaml"
+    spec.write_text(
+        "{name: brought, datasets: digits, weights: mine, "
+        "attacks: [{name: fgsm, epsilons: [8/255]}]}"
+    )
+
+    [row] = read_json("run", spec)
+
+    assert row["method"].startswith("weights[name=mine@")
+    assert row["images_per_class"] is None
+    assert row["protocol"] == "as-brought"
+    assert 0 <= row["robust"] <= row["clean"] <= 1

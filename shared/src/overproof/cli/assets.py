@@ -14,6 +14,7 @@ from overproof.cli.backends import open_backends, open_repository
 from overproof.cli.output import JsonOption, moment, print_json, print_table, say
 
 if TYPE_CHECKING:
+    from overproof.core.spec import PluginRef
     from overproof.results.views import Asset
 
 DATASETS, SETS, WEIGHTS = "datasets", "sets", "weights"
@@ -68,29 +69,80 @@ def add_weights(
     name: Name,
     source: Annotated[
         Path,
-        typer.Argument(help="safetensors, or a torch file of nothing but tensors."),
+        typer.Argument(help="safetensors, or a checkpoint of torch.", show_default=False),
     ],
+    network: Annotated[
+        str,
+        typer.Option(
+            help="As in specs: `resnet-18`, or `{name: convnet, params: {width: 64}}`.",
+            show_default=False,
+        ),
+    ],
+    dataset: Annotated[
+        str, typer.Option(help="Data set that it was trained for.", show_default=False)
+    ],
+    normalisation: Annotated[
+        str | None,
+        typer.Option(help="Whose mean and deviation it was trained with: own, dc, mtt, imagenet."),
+    ] = None,
+    mean: Annotated[str | None, typer.Option(help="Of each channel, by commas.")] = None,
+    std: Annotated[str | None, typer.Option(help="Of each channel, by commas.")] = None,
+    which: Annotated[
+        str | None, typer.Option(help="Place in the file, where it holds several: `ema`.")
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Check weights and put them into the store as safetensors; no code in the file runs."""
-    from safetensors.torch import save_file
-
-    from overproof.ml.checkpoints import read_weights
+    """Fit weights to a network and put them into the store; no code in the file runs."""
+    from overproof.cli.targets import numbers, target_of
+    from overproof.ml.formats.networks import import_network
 
     check_name(name)
-    tensors = read_weights(source)
-    facts = {
-        "tensors": len(tensors),
-        "parameters": sum(tensor.numel() for tensor in tensors.values()),
-    }
     with TemporaryDirectory() as folder:
-        packed = Path(folder) / "packed"
-        save_file({key: tensor.clone().contiguous() for key, tensor in tensors.items()}, packed)
-        asset = store_asset(WEIGHTS, name, packed, facts)
+        into = Path(folder) / "weights"
+        with open_backends() as (_, backends):
+            target = target_of(dataset, backends)
+        facts = import_network(
+            source,
+            into,
+            target,
+            _network(network),
+            normalisation=normalisation,
+            mean=numbers(mean, "--mean"),
+            std=numbers(std, "--std"),
+            which=which,
+        )
+        asset = store_asset(WEIGHTS, name, into, facts)
     if as_json:
         print_json(asset)
-    else:
-        say(f"{name} is in the store, version {asset.version[:12]}, {facts['parameters']} numbers")
+        return
+    for note in facts["notes"]:
+        say(f"note: {note}")
+    say(
+        f"{name} is in the store, version {asset.version[:12]}, {facts['parameters']} numbers; in "
+        f"specs: `weights: {name}`"
+    )
+
+
+def _network(text: str) -> PluginRef:
+    """A network as specs write it.
+
+    Raises:
+        InvalidSpec: it is none.
+    """
+    import yaml
+    from pydantic import ValidationError
+
+    from overproof.catalog.models import MODELS
+    from overproof.core.faults import faults_of
+    from overproof.core.spec import PluginRef
+    from overproof.errors import InvalidSpec
+
+    try:
+        return MODELS.canonical(PluginRef.model_validate(yaml.safe_load(text)))
+    except yaml.YAMLError:
+        raise InvalidSpec([f"{text[:60]!r} is no YAML"], "--network") from None
+    except ValidationError as error:
+        raise InvalidSpec(faults_of(error, model=PluginRef), "--network") from None
 
 
 @weights.command("list")

@@ -12,11 +12,11 @@ import typer
 from overproof.cli.assets import DATASETS, SETS, Name, check_name, store_asset
 from overproof.cli.backends import open_backends
 from overproof.cli.output import JsonOption, print_json, say
+from overproof.cli.targets import numbers, target_of
 
 if TYPE_CHECKING:
     from overproof.core.refs import ArtifactRef
     from overproof.ml.datasets.base import Dataset
-    from overproof.ml.formats.content import Target
     from overproof.runtime.wiring import Backends
 
 
@@ -77,8 +77,8 @@ def import_set(
         item=item,
         space=space,  # type: ignore[arg-type]  # checked above
         normalisation=normalisation,
-        mean=_numbers(mean, "--mean"),
-        std=_numbers(std, "--std"),
+        mean=numbers(mean, "--mean"),
+        std=numbers(std, "--std"),
         zca=zca,
         canvas=canvas,
         labels=labels,
@@ -162,39 +162,6 @@ def report(facts: Mapping[str, Any]) -> list[str]:
     return lines + [f"note: {note}" for note in facts["notes"]]
 
 
-def target_of(dataset: str, backends: Backends) -> Target:
-    """What images of a data set are: of the catalog, or of the newest one that was added.
-
-    Raises:
-        InvalidData: nobody knows the data set.
-    """
-    from overproof.catalog.datasets import DATASETS as CATALOG
-    from overproof.catalog.datasets import dataset as catalog_entry
-    from overproof.errors import InvalidData
-    from overproof.ml.formats.content import Target
-    from overproof.ml.shapes import ImageFacts
-
-    if dataset in CATALOG:
-        info = catalog_entry(dataset)
-        shape, classes, mean, std = info.shape, info.classes, info.mean, info.std
-    else:
-        added = backends.repository.asset(DATASETS, dataset)
-        if added is None:
-            raise InvalidData(
-                f"nobody knows a data set {dataset}; add it by `overproof data add {dataset} PATH`"
-            )
-        shape, classes = added.facts["shape"], added.facts["classes"]
-        mean, std = added.facts["mean"], added.facts["std"]
-    facts = ImageFacts(
-        channels=shape[0],
-        size=(shape[1], shape[2]),
-        classes=classes,
-        mean=tuple(mean),
-        std=tuple(std),
-    )
-    return Target(dataset=dataset, facts=facts)
-
-
 def _dataset(name: str, backends: Backends, folder: Path) -> Dataset:
     """The data set itself, from a library or from the store."""
     from overproof.core.spec import DatasetSpec
@@ -231,17 +198,6 @@ def _stored_set(what: str, backends: Backends) -> tuple[ArtifactRef, str]:
     spec = backends.repository.job_spec(job_id)
     [body] = [unit.body for unit in spec.units if unit.id == what]
     return files["images"], body["dataset"]["name"]
-
-
-def _numbers(text: str | None, option: str) -> tuple[float, ...] | None:
-    from overproof.errors import InvalidSpec
-
-    if text is None:
-        return None
-    try:
-        return tuple(float(part) for part in text.split(","))
-    except ValueError:
-        raise InvalidSpec([f"{text[:40]!r} is no list of numbers by commas"], option) from None
 
 
 def _list(numbers: list[float]) -> str:

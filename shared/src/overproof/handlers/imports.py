@@ -44,9 +44,9 @@ class ImportedNetworkHandler(JobHandler):
         """Load the weights, all of them, and predict the test set."""
         from safetensors.torch import save_file
 
-        from overproof.ml.checkpoints import load_weights, save_weights
+        from overproof.ml.checkpoints import save_weights
         from overproof.ml.devices import device_facts, pick_device
-        from overproof.ml.models.base import build
+        from overproof.ml.models.stored import load_network
         from overproof.ml.train.evaluation import predictions_of
 
         (unit,) = job.units
@@ -54,9 +54,8 @@ class ImportedNetworkHandler(JobHandler):
         device = pick_device(context.device)
         context.note(**device_facts(device))
         test_set = load_dataset(body.test_set, context)
-        # The seed is of no consequence: all weights are replaced.
-        network = build(body.network, test_set.facts, seed=0)
-        load_weights(network, context.asset("weights", body.weights))
+        stored = context.asset("weights", body.weights)
+        network = load_network(body.network, test_set.facts, stored)
         predictions = predictions_of(
             network.to(device),
             test_set.test_images,

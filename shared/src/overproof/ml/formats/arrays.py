@@ -18,6 +18,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from overproof.errors import InvalidData
+from overproof.ml.augment.zca import Whitening
 from overproof.ml.formats import torch_files
 from overproof.ml.formats.content import (
     Content,
@@ -31,7 +32,8 @@ from overproof.ml.formats.content import (
     number_of,
 )
 
-_OWN = {"images", "labels", "logits", "learning_rate", "canvas_factor"}
+_WHITENING = ("zca_mean", "zca_matrix")
+_OWN = {"images", "labels", "logits", "learning_rate", "canvas_factor", *_WHITENING}
 
 
 def _is_npz(source: Source) -> bool:
@@ -65,12 +67,14 @@ def _read_safetensors(source: Source, target: Target, wishes: Wishes) -> Content
         return content
     rate = arrays.get("learning_rate")
     factor = arrays.get("canvas_factor")
+    whitening = [arrays[name] for name in _WHITENING if name in arrays]
     return Content(
         images=content.images,
         labels=arrays.get("logits", arrays["labels"]),
         spaces=content.spaces,
         canvas=1 if factor is None else int(number_of(factor, f"{path}, canvas factor")),
         learning_rate=None if rate is None else number_of(rate, f"{path}, learning rate"),
+        whitening=Whitening(*whitening) if len(whitening) == 2 else None,
     )
 
 

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from overproof.errors import InvalidData
+from overproof.ml.augment.zca import Whitening
 from overproof.ml.formats import torch_files
 from overproof.ml.shapes import ImageFacts
 
@@ -72,6 +73,8 @@ class Content:
             does not say.
         canvas: factor m of the form's canvases; None where only the user can know.
         learning_rate: that came along, None without.
+        whitening: that came along, for networks that see the images through it; the images are
+            not whitened themselves. None without.
         notes: what the user should know, one line each.
     """
 
@@ -81,6 +84,7 @@ class Content:
     normalisation: str | None = None
     canvas: int | None = 1
     learning_rate: float | None = None
+    whitening: Whitening | None = None
     notes: tuple[str, ...] = field(default=())
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from PIL import Image
+from safetensors.torch import save_file
 from torch import Tensor
 
 from overproof.errors import InvalidData, InvalidSpec
@@ -60,19 +61,29 @@ def _dc(distilled: DistilledSet, into: Path, mean: Numbers, std: Numbers) -> lis
     plain = distilled.decoded()
     pair = [_normalised(plain.images, mean, std), plain.labels]
     torch.save({"data": [pair], "accs_all_exps": {}}, into)
-    return _lost(distilled, "canvases", "soft labels", "learning rate")
+    return _lost(distilled, "canvases", "soft labels", "learning rate", "whitening")
 
 
 def _mtt(distilled: DistilledSet, into: Path, mean: Numbers, std: Numbers) -> list[str]:
-    """The files of MTT, and of DATM where there are soft labels or a learning rate."""
+    """The files of MTT, and of DATM where there are soft labels or a learning rate.
+
+    Images that networks see through a whitening are whitened, and the transform lies beside them.
+    """
     plain = distilled.decoded()
     into.mkdir(parents=True)
-    torch.save(_normalised(plain.images, mean, std), into / "images_best.pt")
+    images = _normalised(plain.images, mean, std)
+    if plain.whitening is not None:
+        white = (plain.images - plain.whitening.mean).flatten(1) @ plain.whitening.matrix
+        images = white.view_as(plain.images)
+        transform = {"mean": plain.whitening.mean.flatten(), "matrix": plain.whitening.matrix}
+        save_file(transform, into / "zca.safetensors")
+    torch.save(images, into / "images_best.pt")
     torch.save(plain.labels if plain.logits is None else plain.logits, into / "labels_best.pt")
     if plain.learning_rate is not None:
         rate = torch.tensor(plain.learning_rate, dtype=torch.float64)
         torch.save(rate, into / "lr_best.pt")
-    return _lost(distilled, "canvases")
+    notes = ["images are whitened; zca.safetensors holds the transform"] * bool(plain.whitening)
+    return [*notes, *_lost(distilled, "canvases")]
 
 
 def _idc(distilled: DistilledSet, into: Path, mean: Numbers, std: Numbers) -> list[str]:
@@ -80,7 +91,7 @@ def _idc(distilled: DistilledSet, into: Path, mean: Numbers, std: Numbers) -> li
     folder = into / f"factor{distilled.canvas_factor}"
     folder.mkdir(parents=True)
     torch.save([distilled.images, distilled.labels], folder / "data.pt")
-    return _lost(distilled, "soft labels", "learning rate")
+    return _lost(distilled, "soft labels", "learning rate", "whitening")
 
 
 def _images(distilled: DistilledSet, into: Path, mean: Numbers, std: Numbers) -> list[str]:
@@ -96,7 +107,7 @@ def _images(distilled: DistilledSet, into: Path, mean: Numbers, std: Numbers) ->
         Image.fromarray(pixels.numpy()).save(folder / f"class{label:05d}_id{number:05d}.png")
     outside = float(((plain.images < 0) | (plain.images > 1)).float().mean())
     cut = [f"{outside:.1%} of the values lay outside [0, 1] and were cut"] if outside else []
-    return [*cut, *_lost(distilled, "canvases", "soft labels", "learning rate")]
+    return [*cut, *_lost(distilled, "canvases", "soft labels", "learning rate", "whitening")]
 
 
 def _safetensors(distilled: DistilledSet, into: Path, mean: Numbers, std: Numbers) -> list[str]:
@@ -137,6 +148,7 @@ def _lost(distilled: DistilledSet, *what: str) -> list[str]:
         "canvases": distilled.canvas_factor > 1,
         "soft labels": distilled.logits is not None,
         "learning rate": distilled.learning_rate is not None,
+        "whitening": distilled.whitening is not None,
     }
     return [_LOSSES[name] for name in what if has[name]]
 
@@ -145,4 +157,5 @@ _LOSSES = {
     "canvases": "canvases were decoded to the images that they hold",
     "soft labels": "the form has no place for soft labels; they were left out",
     "learning rate": "the form has no place for a learning rate; it was left out",
+    "whitening": "the set was made for whitened images, which the form does not say",
 }

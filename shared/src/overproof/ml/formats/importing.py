@@ -7,13 +7,15 @@ import math
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from overproof.errors import InvalidData
+from overproof.ml.augment.zca import Whitening
 from overproof.ml.datasets.base import Dataset
 from overproof.ml.distill.base import DistilledSet
 from overproof.ml.formats import labels, spaces, zca
 from overproof.ml.formats.content import Content, Source, Target, Wishes
 from overproof.ml.formats.forms import form_of
-from overproof.ml.train.evaluation import pixels_of
 
 FIT = "fit"  # in the place of a file with a ZCA transform
 
@@ -51,8 +53,8 @@ def import_set(
         what=str(path),
     )
     order = labels.class_order(found.classes, target.facts.classes, str(path))
-    whitening = _whitening(wishes, dataset)
-    pixels = spaces.to_pixels(content, target, wishes, whitening, form=form.name, what=str(path))
+    whitening = _whitening(wishes, target, dataset)
+    pixels = spaces.to_pixels(content, target, wishes, whitening, what=str(path))
     rate = wishes.learning_rate if content.learning_rate is None else content.learning_rate
     if rate is not None and not 0 < rate < math.inf:
         raise InvalidData(f"{path}: a learning rate must be positive, not {rate}")
@@ -62,11 +64,14 @@ def import_set(
         logits=None if found.logits is None else found.logits[order].contiguous(),
         learning_rate=rate,
         canvas_factor=_canvas(content, wishes, target, path),
+        whitening=whitening if pixels.space == "zca" else content.whitening,
     )
     distilled.decoded()  # canvases that cannot be decoded are refused here, not by a worker
     distilled.write(into)
     DistilledSet.read(into, target.facts)
     notes = [*content.notes]
+    if distilled.whitening is not None:
+        notes.append("the whitening is kept: networks see images through it, and attacks too")
     if found.agreement < 1:
         notes.append(
             f"soft labels name the class of the image in {found.agreement:.1%} of all cases"
@@ -110,14 +115,14 @@ def _canvas(content: Content, wishes: Wishes, target: Target, path: Path) -> int
     return factor
 
 
-def _whitening(wishes: Wishes, dataset: Dataset | None) -> zca.Whitening | None:
+def _whitening(wishes: Wishes, target: Target, dataset: Dataset | None) -> Whitening | None:
     if wishes.zca is None:
         return None
     if wishes.zca != FIT:
-        return zca.read(Path(wishes.zca))
+        return zca.read(Path(wishes.zca), target.facts)
     if dataset is None:
         raise InvalidData("--zca fit needs the training images; add the data set first")
-    return zca.fit(pixels_of(dataset.train_images))
+    return Whitening.fit(dataset.train_images, torch.device("cpu"))
 
 
 def _digest(path: Path) -> str:

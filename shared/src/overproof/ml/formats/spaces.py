@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 
 from overproof.errors import InvalidData
+from overproof.ml.augment.zca import Whitening
+from overproof.ml.formats import zca
 from overproof.ml.formats.content import Content, Space, Target, Wishes
-from overproof.ml.formats.zca import Whitening
 
 Statistics = tuple[tuple[float, ...], tuple[float, ...]]
 
@@ -65,7 +66,6 @@ def to_pixels(
     wishes: Wishes,
     whitening: Whitening | None,
     *,
-    form: str,
     what: str,
 ) -> Pixels:
     """The images of `content` in pixel space.
@@ -86,9 +86,15 @@ def to_pixels(
                 f"{what} is whitened (ZCA): give the transform by --zca FILE, or --zca fit to fit "
                 "it to the training images; a file `images_zca_…` beside it is unwhitened already"
             )
-        images = whitening.undo(images, what)
+        images = zca.undo(whitening, images)
     elif space == "normalised":
-        mean, std = _statistics(content, target, wishes, form=form, what=what)
+        mean, std = statistics(
+            target,
+            name=wishes.normalisation or content.normalisation,
+            mean=wishes.mean,
+            std=wishes.std,
+            what=f"{what} is normalised",
+        )
         shape = (1, -1, 1, 1)
         images = images * torch.tensor(std).view(shape) + torch.tensor(mean).view(shape)
     _check_plausible(images, space, what)
@@ -135,19 +141,35 @@ _WORDS: Mapping[str, str] = {
 }
 
 
-def _statistics(
-    content: Content, target: Target, wishes: Wishes, *, form: str, what: str
+def statistics(
+    target: Target,
+    *,
+    name: str | None,
+    mean: tuple[float, ...] | None,
+    std: tuple[float, ...] | None,
+    what: str,
 ) -> Statistics:
+    """Mean and deviation of each channel, as the user or a convention has them.
+
+    Args:
+        target: the data set.
+        name: of `CONVENTIONS`, or `own`; None where nobody says.
+        mean: of each channel, given by number; goes first.
+        std: the deviations to it.
+        what: begins the message where nobody knows: "FILE is normalised".
+
+    Raises:
+        InvalidData: nobody says, or what is said does not exist or fit.
+    """
     channels = target.facts.channels
-    if wishes.mean is not None or wishes.std is not None:
-        mean, std = wishes.mean or (), wishes.std or ()
+    if mean is not None or std is not None:
+        mean, std = mean or (), std or ()
         if not len(mean) == len(std) == channels or min(std) <= 0:
             raise InvalidData(
                 f"--mean and --std need {channels} numbers each, deviations above 0; these are "
                 f"{mean} and {std}"
             )
         return mean, std
-    name = wishes.normalisation or content.normalisation
     if name == OWN:
         return target.facts.mean, target.facts.std
     if name is not None and name not in CONVENTIONS:
@@ -155,8 +177,8 @@ def _statistics(
     known = CONVENTIONS.get(name or "", {}).get(target.dataset)
     if known is None:
         raise InvalidData(
-            f"{what} is normalised, and nobody knows by what mean and deviation {form} does it for "
-            f"{target.dataset}: give --normalisation ({known_conventions()}), or --mean and --std"
+            f"{what}, and nobody knows by what mean and deviation for {target.dataset}: give "
+            f"--normalisation ({known_conventions()}), or --mean and --std"
         )
     return known
 
