@@ -17,6 +17,7 @@ from urllib.error import URLError
 from urllib.request import urlopen
 
 import pytest
+import torch
 
 from overproof.cli.app import app
 from overproof.core.spec import ExperimentSpec
@@ -113,6 +114,8 @@ def reader(tmp_path: Path) -> Reader:
     (tmp_path / "examples").mkdir()
     (tmp_path / "examples" / "quickstart.yaml").write_text(TINY_SPEC)
     write_folder(tmp_path / "photographs", files_of(some_arrays()))
+    images = torch.randn(10, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+    torch.save({"data": [[images, torch.arange(10)]]}, tmp_path / "res_DC_digits.pt")
     return Reader(tmp_path)
 
 
@@ -162,7 +165,11 @@ def answers(url: str) -> bool:
 
 def test_readme_shows_every_command_that_a_first_user_needs() -> None:
     shown = {arguments[0] for arguments in commands(README, "overproof")}
-    known = {command.callback.__name__ for command in app.registered_commands if command.callback}
+    known = {
+        command.name or command.callback.__name__
+        for command in app.registered_commands
+        if command.callback
+    }
     groups = {group.name for group in app.registered_groups}
 
     assert known <= shown
