@@ -50,6 +50,10 @@ ROWS: dict[str, tuple[dict[str, Any], bool]] = {
     ),
     "efficient-parameterization": (ON_CANVASES, True),
     "representative-matching": (ON_CANVASES | {"clusters": 5, "rounds": 3}, True),
+    "bidirectional-representative-matching": (
+        ON_CANVASES | {"clusters": 6, "rounds": 3, "nearest": 2, "network_batch": 100},
+        True,
+    ),
     "improved-distribution-matching": (
         {"iterations": 4, "real_batch": 8, "interval": 2, "training_steps": 1, "networks": 4},
         True,
@@ -197,6 +201,7 @@ def test_method_that_needs_a_network_says_so(name: str, problem: Problem) -> Non
         "distribution-matching",
         "efficient-parameterization",
         "representative-matching",
+        "bidirectional-representative-matching",
         "improved-distribution-matching",
         "realistic-patches",
     ],

@@ -59,6 +59,16 @@ class RepresentativeParams(ParameterizationParams):
     init: Literal["clusters", "real", "noise"] = "clusters"  # type: ignore[assignment]
 
 
+class BidirectionalParams(RepresentativeParams):
+    """As DREAM, but features are matched too, on networks that have seen `pretraining` epochs.
+
+    `clusters` are real images of a class in a step, `nearest` of them for each centre.
+    """
+
+    nearest: Count = 1
+    pretraining: Count = 1
+
+
 class ImprovedMatchingParams(Params):
     """Published: 20,000 iterations, canvases of 2 × 2 images, at most 100 networks.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from overproof.catalog.canvases import (
+    BidirectionalParams,
     DistanceName,
     ImprovedMatchingParams,
     ParameterizationParams,
@@ -180,6 +181,15 @@ for _info in (
         needs="overproof[ml]",
         semantics=2,
         aliases=("dream",),
+    ),
+    PluginInfo(
+        name="bidirectional-representative-matching",
+        target="overproof.ml.distill.bidirectional_matching:BidirectionalMatching",
+        params=BidirectionalParams,
+        summary="DREAM that matches features too, on networks that were trained before",
+        source="Liu et al., arXiv:2310.15052; lyq312318224/DREAM, condense_improve.py",
+        needs="overproof[ml]",
+        aliases=("dream-plus",),
     ),
     PluginInfo(
         name="improved-distribution-matching",

@@ -29,25 +29,29 @@ def representatives(
     seed: int,
     labels: Sequence[str | int],
     rows_at_once: int,
+    each: int = 1,
+    overall: bool = False,
 ) -> Tensor:
     """Images of each class that are nearest to the centres of `count` clusters of their features.
 
     Args:
         model: pixels → features, in the mode in which it is to be used.
         real: the images.
-        count: at most the size of the smallest class.
+        count: of clusters.
         rounds: of Lloyd's algorithm.
         seed: of the random streams.
         labels: their purpose, as in `seeding.generator`.
         rows_at_once: images in one forward pass.
+        each: images taken for each centre.
+        overall: take as many in all, those nearest to any centre, however many are near one.
 
     Returns:
-        (K, count) int64 different numbers for `real.pixels`, on the CPU.
+        (K, count · each) int64 different numbers for `real.pixels`, on the CPU.
 
     Raises:
         InvalidData: a class has fewer images.
     """
-    real.require(count)
+    real.require(count * each)
     sizes = real.counts.tolist()
     width = features_of(model, real, 0, rows_at_once).shape[1]
     at_once = max(1, _VALUES_AT_ONCE // (max(sizes) * width))
@@ -63,7 +67,8 @@ def representatives(
         )
         stream = generator(seed, *labels, first)
         centres = centres_of(points, counts, count, rounds=rounds, generator=stream)
-        rows = nearest_rows(points, counts, centres).cpu()
+        choose = nearest_to_any if overall else nearest_rows
+        rows = choose(points, counts, centres, each).cpu()
         chosen += [real.of_class(first + offset)[of_class] for offset, of_class in enumerate(rows)]
     return torch.stack(chosen)
 
@@ -111,25 +116,44 @@ def centres_of(
     return centres
 
 
-def nearest_rows(points: Tensor, counts: Sequence[int], centres: Tensor) -> Tensor:
-    """For each centre the nearest point that no centre before it has taken.
+def nearest_rows(points: Tensor, counts: Sequence[int], centres: Tensor, each: int = 1) -> Tensor:
+    """For each centre the nearest points that no centre before it has taken.
 
     Args:
         points: (G, N, D) floating point.
         counts: how many points each class has.
-        centres: (G, k, D), k at most the smallest count.
+        centres: (G, k, D), k · each at most the smallest count.
+        each: how many points a centre takes.
 
     Returns:
-        (G, k) int64 rows of `points`, different within a class.
+        (G, k · each) int64 rows of `points`, different within a class.
     """
     distance = _squared_distances(points, centres)
     distance.masked_fill_(~_is_point(points, counts).unsqueeze(2), torch.inf)
     chosen = []
     for cluster in range(centres.shape[1]):
-        row = distance[:, :, cluster].argmin(dim=1, keepdim=True)
-        distance.scatter_(1, row.unsqueeze(2).expand(-1, -1, centres.shape[1]), torch.inf)
-        chosen.append(row)
+        for _ in range(each):
+            row = distance[:, :, cluster].argmin(dim=1, keepdim=True)
+            distance.scatter_(1, row.unsqueeze(2).expand(-1, -1, centres.shape[1]), torch.inf)
+            chosen.append(row)
     return torch.cat(chosen, dim=1)
+
+
+def nearest_to_any(points: Tensor, counts: Sequence[int], centres: Tensor, each: int = 1) -> Tensor:
+    """The points nearest to any centre: as many as `nearest_rows`, but not for each centre.
+
+    Args:
+        points: (G, N, D) floating point.
+        counts: how many points each class has.
+        centres: (G, k, D).
+        each: so many times k are taken.
+
+    Returns:
+        (G, k · each) int64 rows of `points`, different within a class, the nearest first.
+    """
+    distance = _squared_distances(points, centres).amin(dim=2)
+    distance.masked_fill_(~_is_point(points, counts), torch.inf)
+    return distance.topk(centres.shape[1] * each, dim=1, largest=False).indices
 
 
 def _spread_start(

@@ -14,7 +14,7 @@ from overproof.ml.augment.cutmix import cutmix
 from overproof.ml.distill.base import DistillationMethod, DistilledSet, Problem
 from overproof.ml.distill.canvas import CanvasDescent, decode, encode
 from overproof.ml.distill.distances import DISTANCES
-from overproof.ml.distill.gradient_core import GradientCore
+from overproof.ml.distill.gradient_core import Batches, GradientCore
 from overproof.ml.distill.gradient_matching import STATISTICS_BATCH, settle_batch_norms
 from overproof.ml.distill.real_images import RealImages
 from overproof.ml.distill.synthetic import augmented, labels_of
@@ -74,11 +74,12 @@ class EfficientParameterization(DistillationMethod[ParameterizationParams]):
         self._network_images = params.network_images or preset.network_images
         tiles = problem.images_per_class * params.factor**2
         self._synthetic_batch = min(params.synthetic_batch, tiles)
+        self.distance_name = params.distance or preset.distance
         self._core = GradientCore(
             problem,
             self._normalizer.network,
             names,
-            DISTANCES[params.distance or preset.distance],
+            DISTANCES[self.distance_name],
             real_batch=self._real_batch,
             synthetic_batch=self._synthetic_batch,
             steps=self.total_steps,
@@ -98,6 +99,7 @@ class EfficientParameterization(DistillationMethod[ParameterizationParams]):
             self._canvases.clamp(0, 1)
         if turn == 0 or self._trainee is None:
             self._trainee = self._taught(self.problem.build("network", iteration).network)
+            self.prepare(self._trainee, iteration)
         loss = self._match(self._trainee.network, index)
         if turn + 1 < self.params.outer_loop:
             self._train(self._trainee, index)
@@ -145,6 +147,13 @@ class EfficientParameterization(DistillationMethod[ParameterizationParams]):
     def real_numbers(self, network: Network, index: int) -> Tensor:
         """(K, any) numbers of the real images of step `index`."""
         return self._real.draw(self._real_batch, generator(self.problem.seed, "real", index))
+
+    def gradient(self, network: Network, values: Tensor, batches: Batches) -> tuple[Tensor, Tensor]:
+        """Where to move canvases; see `GradientCore.gradient`."""
+        return self._core.gradient(network, values, batches)
+
+    def prepare(self, trainee: Trainee, iteration: int) -> None:
+        """What a new network goes through before it is matched on: nothing."""
 
     def _initial(self, tiles: int) -> Tensor:
         problem, params = self.problem, self.params
@@ -195,20 +204,29 @@ class EfficientParameterization(DistillationMethod[ParameterizationParams]):
             return real, synthetic
 
         return self._canvases.step_in_turn(
-            lambda values: self._core.gradient(network, values, batches),
+            lambda values: self.gradient(network, values, batches),
             learning_rate=self._learning_rate,
             momentum=params.momentum,
         )
 
     def _train(self, trainee: Trainee, index: int) -> None:
-        """Show the network `network_images` real images, rounded up to whole batches."""
+        self.teach(trainee, self._network_images, "network-training", index)
+
+    def teach(self, trainee: Trainee, images: int, *labels: str | int) -> None:
+        """Show a network real images, rounded up to whole batches.
+
+        Args:
+            trainee: changed.
+            images: how many.
+            labels: purpose of the random stream, as in `seeding.generator`.
+        """
         params, problem = self.params, self.problem
-        stream = generator(problem.seed, "network-training", index)
-        for _ in range(-(-self._network_images // params.network_batch)):
-            numbers, labels = self._real.draw_any(params.network_batch, stream)
+        stream = generator(problem.seed, *labels)
+        for _ in range(-(-images // params.network_batch)):
+            numbers, classes = self._real.draw_any(params.network_batch, stream)
             x = self._normalizer.normalize(self._real.pixels(numbers))
             drawn = composed.draw(self._network_families, stream, len(x), siamese=False)
-            x, targets = composed.apply(x, drawn), labels.to(problem.device)
+            x, targets = composed.apply(x, drawn), classes.to(problem.device)
             if float(torch.rand((), generator=stream)) < params.cutmix_probability:
                 x, targets = cutmix(x, targets, problem.dataset.classes, stream)
             trainee.learn(x, targets)
