@@ -322,6 +322,31 @@ def _as_ranking(value: Any) -> Any:
     return {True: {}, False: None}[value] if isinstance(value, bool) else value
 
 
+class ExceptionSpec(_Frozen):
+    """What some parts of the grid do otherwise; the fields that are left out stay as they are.
+
+    Attributes:
+        datasets: names of the data sets that it is for; all when empty.
+        methods: names of the methods that it is for; all, and whole and imported sets, when empty.
+        networks, matching_network, protocol: in the place of those of the experiment. The matching
+            network follows the first of `networks`, unless one is named here or there.
+    """
+
+    datasets: Annotated[tuple[Name, ...], BeforeValidator(_as_list)] = ()
+    methods: Annotated[tuple[Name, ...], BeforeValidator(_as_list)] = ()
+    networks: Plugins = ()
+    matching_network: PluginRef | None = None
+    protocol: PluginRef | None = None
+
+    @model_validator(mode="after")
+    def _is_one(self) -> Self:
+        if not self.datasets and not self.methods:
+            raise ValueError("an exception says for what; name datasets or methods")
+        if not self.networks and self.matching_network is None and self.protocol is None:
+            raise ValueError("an exception changes something; name networks or a protocol")
+        return self
+
+
 class ExperimentSpec(_Frozen):
     """A grid: every method at every size on every data set, trained and attacked.
 
@@ -341,7 +366,8 @@ class ExperimentSpec(_Frozen):
         teacher: network that labels images and that methods invert; the matching network with
             batch norm by default.
         teacher_protocol: how it is trained.
-        protocols: name of a method → how networks are trained on its sets instead.
+        exceptions: parts of the grid with other networks or another protocol; of several that
+            fit, later ones win.
         ranking: also train what distilled sets are ranked against; those of `random` are not.
         attacks: white-box attacks with their budgets.
         suites: names of suites, whose attacks are run besides `attacks`.
@@ -364,7 +390,7 @@ class ExperimentSpec(_Frozen):
     protocol: PluginRef = PluginRef(name="dsa")
     teacher: PluginRef | None = None
     teacher_protocol: PluginRef = PluginRef(name="squeeze")
-    protocols: Mapping[Name, PluginRef] = Field(default_factory=dict)
+    exceptions: tuple[ExceptionSpec, ...] = ()
     ranking: Annotated[RankingSpec | None, BeforeValidator(_as_ranking)] = None
     attacks: tuple[AttackGrid, ...] = ()
     suites: Annotated[tuple[Name, ...], BeforeValidator(_as_list)] = ()

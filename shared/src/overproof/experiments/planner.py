@@ -43,6 +43,7 @@ from overproof.experiments.brought import (
     group_facts,
     no_assets,
 )
+from overproof.experiments.parts import parts
 from overproof.experiments.prerequisites import (
     asks_teacher,
     experts_of,
@@ -89,12 +90,13 @@ def plan(
     brought = resolver.brought
     builder = _Builder()
     for source in resolved.datasets:
-        for training_set in _training_sets(resolved, source, brought):
-            for network in resolved.networks:
-                own = _narrowed(resolved, training_set, network)
-                _add_networks(builder, own, training_set)
-                if own.ranking and is_ranked(training_set.method, training_set.imported):
-                    _add_ranking(builder, own, brought)
+        for part in parts(resolved, source):
+            for training_set in _training_sets(part, source, brought):
+                for network in part.networks:
+                    own = _narrowed(part, training_set, network)
+                    _add_networks(builder, own, training_set)
+                    if own.ranking and is_ranked(training_set.method, training_set.imported):
+                        _add_ranking(builder, own, brought)
         for asset, facts in brought.of(WEIGHTS, resolved.weights, source):
             _add_imported_network(builder, resolved, source, asset, facts)
     return ExperimentPlan(
@@ -220,10 +222,9 @@ def _training_sets(
 def _narrowed(
     spec: ExperimentSpec, training_set: _TrainingSet, network: PluginRef
 ) -> ExperimentSpec:
-    """The part of the grid that one training set and one network are, with its own protocol."""
+    """The part of the grid that one training set and one network are."""
     method, imported = training_set.method, training_set.imported
     size = training_set.images_per_class
-    protocol = spec.protocols.get(method.name, spec.protocol) if method else spec.protocol
     return spec.model_copy(
         update={
             "datasets": (training_set.source,),
@@ -232,7 +233,6 @@ def _narrowed(
             "images_per_class": () if size is None else (size,),
             "whole_set": method is None and imported is None,
             "networks": (network,),
-            "protocol": protocol,
         }
     )
 

@@ -17,7 +17,14 @@ from overproof.catalog.suites import suite
 from overproof.catalog.teaching import TaughtParams
 from overproof.core.faults import faults_of
 from overproof.core.registry import Registry
-from overproof.core.spec import AttackGrid, DatasetSpec, ExperimentSpec, PluginRef, RankingSpec
+from overproof.core.spec import (
+    AttackGrid,
+    DatasetSpec,
+    ExceptionSpec,
+    ExperimentSpec,
+    PluginRef,
+    RankingSpec,
+)
 from overproof.core.threat import ThreatModel
 from overproof.errors import InvalidSpec, UnknownPlugin
 from overproof.experiments.brought import SETS, WEIGHTS, Assets, Brought, no_assets
@@ -61,8 +68,12 @@ class Resolver:
         weights = self.brought.resolve(WEIGHTS, spec.weights, "weights", known)
         attacks = tuple(self._attack(grid, f"attacks.{i}") for i, grid in enumerate(spec.attacks))
         suites = tuple(self._suite(name, f"suites.{i}") for i, name in enumerate(spec.suites))
-        protocols = self._protocols(spec, methods)
-        ranking = self._ranking(spec, [protocol, *protocols.values()])
+        exceptions = tuple(
+            self._exception(item, f"exceptions.{i}", spec, methods)
+            for i, item in enumerate(spec.exceptions)
+        )
+        others = [item.protocol for item in exceptions if item.protocol is not None]
+        ranking = self._ranking(spec, [protocol, *others])
         if self.faults:
             raise InvalidSpec(self.faults, f"spec {spec.name!r}")
         return spec.model_copy(
@@ -72,7 +83,7 @@ class Resolver:
                 "networks": networks,
                 "matching_network": matching,
                 "protocol": protocol,
-                "protocols": protocols,
+                "exceptions": exceptions,
                 "ranking": ranking,
                 "teacher": teacher,
                 "teacher_protocol": teacher_protocol,
@@ -82,18 +93,41 @@ class Resolver:
             }
         )
 
-    def _protocols(
-        self, spec: ExperimentSpec, methods: Sequence[PluginRef]
-    ) -> dict[str, PluginRef]:
-        """Those of single methods, by the methods' proper names."""
-        named = {method.name for method in methods}
-        found = {}
-        for name, ref in spec.protocols.items():
-            proper = DISTILLATION.get(name).name if name in DISTILLATION else name
-            if proper not in named:
-                self.faults.append(f"protocols.{name}: none of the methods is called so")
-            found[proper] = self._one(PROTOCOLS, ref, f"protocols.{name}")
-        return found
+    def _exception(
+        self, spec: ExceptionSpec, path: str, of: ExperimentSpec, methods: Sequence[PluginRef]
+    ) -> ExceptionSpec:
+        known = {
+            "datasets": {item.name for item in of.datasets},
+            "methods": {method.name for method in methods},
+        }
+        named = {
+            "datasets": spec.datasets,
+            "methods": tuple(
+                DISTILLATION.get(name).name if name in DISTILLATION else name
+                for name in spec.methods
+            ),
+        }
+        for what, names in named.items():
+            self.faults.extend(
+                f"{path}.{what}: {name} is none of the experiment's {what}"
+                for name in names
+                if name not in known[what]
+            )
+        networks = self._all(MODELS, spec.networks, f"{path}.networks")
+        matching = spec.matching_network
+        if matching is not None:
+            matching = self._one(MODELS, matching, f"{path}.matching_network")
+        elif networks and of.matching_network is None:
+            matching = networks[0]
+        protocol = spec.protocol and self._one(PROTOCOLS, spec.protocol, f"{path}.protocol")
+        return spec.model_copy(
+            update={
+                **named,
+                "networks": networks,
+                "matching_network": matching,
+                "protocol": protocol,
+            }
+        )
 
     def _ranking(self, spec: ExperimentSpec, protocols: Sequence[PluginRef]) -> RankingSpec | None:
         if spec.ranking is None:
