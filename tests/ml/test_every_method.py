@@ -36,6 +36,7 @@ ON_CANVASES = {
 # learning rate that can be too high.
 ROWS: dict[str, tuple[dict[str, Any], bool]] = {
     "random": ({}, False),
+    "whole-set": ({}, False),
     "herding": ({"epochs": 3, "learning_rate": 0.05, "batch_size": 64}, False),
     "k-center": ({"epochs": 3, "learning_rate": 0.05, "batch_size": 64}, False),
     "k-means": ({"epochs": 3, "learning_rate": 0.05, "batch_size": 64}, False),
@@ -96,11 +97,12 @@ def test_result_has_the_shape_type_and_classes_of_a_distilled_set(
 ) -> None:
     made = run(a_method(name, problem))
 
-    assert made.images.shape == (20, 1, 8, 8)
+    each = 20 if name == "whole-set" else 2
+    assert made.images.shape == (10 * each, 1, 8, 8)
     assert made.images.dtype == torch.float32
     assert made.images.isfinite().all()
     assert -1.5 < float(made.images.min()) < float(made.images.max()) < 2.5
-    assert made.labels.tolist() == [label for label in range(10) for _ in range(2)]
+    assert made.labels.tolist() == [label for label in range(10) for _ in range(each)]
 
 
 @pytest.mark.parametrize("name", SELECTING)
@@ -127,7 +129,8 @@ def test_same_seed_gives_same_bytes_whatever_was_drawn_before(
     run(a_method(name, replace(problem, seed=4))).write(tmp_path / "other")
 
     assert (tmp_path / "first").read_bytes() == (tmp_path / "second").read_bytes()
-    assert (tmp_path / "first").read_bytes() != (tmp_path / "other").read_bytes()
+    is_drawn = name != "whole-set"
+    assert ((tmp_path / "first").read_bytes() != (tmp_path / "other").read_bytes()) == is_drawn
 
 
 @pytest.mark.parametrize("name", ROWS)
@@ -209,6 +212,15 @@ def test_method_that_needs_a_network_says_so(name: str, problem: Problem) -> Non
 def test_more_images_than_the_smallest_class_has_are_refused(name: str, problem: Problem) -> None:
     with pytest.raises(InvalidData, match="class 0 has 20 training images"):
         run(a_method(name, replace(problem, images_per_class=21)))
+
+
+def test_whole_set_is_all_training_images_class_after_class(problem: Problem) -> None:
+    made = run(a_method("whole-set", problem))
+
+    dataset = problem.dataset
+    for label in range(10):
+        real = dataset.train_images[dataset.train_labels == label].float() / 255
+        assert torch.equal(made.images[made.labels == label], real)
 
 
 def test_distilled_set_survives_its_file(problem: Problem, tmp_path: Path) -> None:

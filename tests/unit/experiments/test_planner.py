@@ -69,6 +69,12 @@ def test_aliases_and_written_defaults_give_the_same_ids() -> None:
     assert ids_of(methods=by_name) == ids_of(methods=by_alias)
 
 
+def test_whole_set_is_a_method_that_makes_nothing() -> None:
+    by_method = ids_of(methods=["random", "whole"], images_per_class=[1, 10])
+
+    assert by_method == ids_of(methods=["random"], whole_set=True, images_per_class=[1, 10])
+
+
 def test_random_sets_are_shared_by_networks() -> None:
     wide = [{"name": "convnet", "params": {"width": 16, "depth": 2}}]
 

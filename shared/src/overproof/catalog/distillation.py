@@ -25,9 +25,15 @@ NETWORK_FREE = "network-free"
 # Tags of methods that ask a teacher, and that need one with batch statistics.
 ASKS_TEACHER = "asks-teacher"
 BATCH_STATISTICS = "batch-statistics"
+# Tag of the method that makes nothing: networks are trained on the data set itself.
+WHOLE = "whole"
 
 
 class RandomParams(Params):
+    """No choice to make."""
+
+
+class WholeSetParams(Params):
     """No choice to make."""
 
 
@@ -104,6 +110,16 @@ for _info in (
         source="baseline of all works",
         needs="overproof[ml]",
         tags=frozenset({"selection", NETWORK_FREE}),
+    ),
+    PluginInfo(
+        name="whole-set",
+        target="overproof.ml.distill.whole_set:WholeSet",
+        params=WholeSetParams,
+        summary="all training images: the reference that nothing small is expected to reach",
+        source="upper reference of all works",
+        needs="overproof[ml]",
+        tags=frozenset({WHOLE, NETWORK_FREE}),
+        aliases=("whole",),
     ),
     PluginInfo(
         name="herding",

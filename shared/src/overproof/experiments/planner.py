@@ -14,7 +14,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from overproof.catalog.attacks import ATTACKS, attack
-from overproof.catalog.distillation import ASKS_TEACHER, DISTILLATION, NETWORK_FREE
+from overproof.catalog.distillation import ASKS_TEACHER, DISTILLATION, NETWORK_FREE, WHOLE
 from overproof.catalog.models import MODELS
 from overproof.catalog.protocols import PROTOCOLS
 from overproof.catalog.tasks import task
@@ -188,10 +188,13 @@ def _training_sets(
     spec: ExperimentSpec, source: DatasetSpec, brought: Brought
 ) -> list[_TrainingSet]:
     sets = []
-    if spec.whole_set:
+    tags_of = {method.name: DISTILLATION.get(method.name).tags for method in spec.methods}
+    if spec.whole_set or any(WHOLE in tags for tags in tags_of.values()):
         sets.append(_TrainingSet(source))
     for method in spec.methods:
-        tags = DISTILLATION.get(method.name).tags
+        tags = tags_of[method.name]
+        if WHOLE in tags:
+            continue
         network = None if NETWORK_FREE in tags else spec.matching_network
         experts = experts_of(source, method, network)
         teachers = [teacher_of(spec, source)] if ASKS_TEACHER in tags else []
