@@ -9,11 +9,11 @@ UPGRADE ?=
 # Those that need a server of scripts/servers.
 SERVER_MARKS := kafka or s3 or postgres
 
-.PHONY: help setup demo test test-fast check bench results docs lock images servers-up \
+.PHONY: help setup demo test test-fast test-k8s check bench results docs lock images servers-up \
 	servers-down dashboard
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: .venv/.setup ## Make .venv with all that the other targets need (TORCH_BACKEND=cpu|cu128|...)
 
@@ -30,6 +30,9 @@ test: setup ## Run all tests beside the real servers (ARGS="-k name" picks some)
 
 test-fast: setup ## Run the tests that need no server
 	@$(BIN)/pytest -m "not ($(SERVER_MARKS))" $(ARGS)
+
+test-k8s: setup ## Run the tests beside a real API server, KEDA and the servers (first time: minutes)
+	@OVERPROOF_TEST_K8S=1 $(SERVERS) run $(BIN)/pytest tests/k8s $(ARGS)
 
 check: setup ## Format, lint, types and import rules; changes nothing
 	@$(BIN)/ruff format --check .

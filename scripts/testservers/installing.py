@@ -151,7 +151,7 @@ def ensure_minio() -> Path:
 
     def build(folder: Path) -> None:
         run(
-            [_ensure_go(), "install", "-ldflags=-s -w", f"github.com/minio/minio@{MINIO_VERSION}"],
+            [ensure_go(), "install", "-ldflags=-s -w", f"github.com/minio/minio@{MINIO_VERSION}"],
             what="building MinIO",
             environment={"GOBIN": str(folder)},
         )
@@ -159,7 +159,7 @@ def ensure_minio() -> Path:
     return ensure_cached(MINIO, build) / "minio"
 
 
-def _ensure_go() -> Path:
+def ensure_go() -> Path:
     """A go command that is new enough; Debian's may be older, the one packaged as wheel is not."""
     candidates = [shutil.which("go"), "/usr/local/go/bin/go"]
     for candidate in (Path(c) for c in candidates if c and Path(c).exists()):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -137,6 +138,15 @@ def image_environment(name: str) -> dict[str, str]:
     for line in re.findall(r"^ENV (.*)$", last, flags=re.MULTILINE):
         found |= dict(re.findall(r"(\w+)=(\S+)", line))
     return found
+
+
+def entry_point(name: str) -> list[str]:
+    """The command that a component's image starts."""
+    from scripts.images import FOLDERS
+
+    text = (ROOT / FOLDERS[name] / "Dockerfile").read_text()
+    [found] = re.findall(r"^ENTRYPOINT (\[.*\])$", text, flags=re.MULTILINE)
+    return list(json.loads(found))
 
 
 def quantity(text: str) -> float:

@@ -6,7 +6,6 @@ entry points of the Dockerfiles with the variables of the manifests.
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import shutil
@@ -28,13 +27,13 @@ from overproof.runtime.wiring import Backends
 from tests.deploy.manifests import (
     ROOT,
     SERVICES,
+    entry_point,
     environment,
     image_environment,
     main_container,
     render_overlay,
     templates,
 )
-from tests.deploy.test_dockerfiles import stages, the
 from tests.services.test_entry_points import get, submit
 from tests.worker.tasks import a_probe, register
 
@@ -69,7 +68,7 @@ class Pod:
         # Back-ends in the one folder instead of those of the cluster.
         own = {"OVERPROOF_BUS_URL": "memory:", "OVERPROOF_ARTIFACTS_URL": ""}
         own |= {"OVERPROOF_METRICS_PORT": str(self.port), "PYTHONPATH": os.pathsep.join(sys.path)}
-        entry = json.loads(the(stages(name)[-1], "ENTRYPOINT"))
+        entry = entry_point(name)
         start = {"python": [sys.executable], "overproof": [sys.executable, "-m", "overproof"]}
         command = [*start[entry[0]], *entry[1:]]
         if name == "dashboard":

@@ -1,0 +1,1 @@
+"""A Kubernetes control plane and KEDA as plain processes, for tests; a kubelet of our own."""
