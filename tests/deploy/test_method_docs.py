@@ -48,8 +48,11 @@ def test_source_is_that_of_the_catalog(name: str) -> None:
 def test_parameters_and_their_defaults_are_those_of_the_catalog(name: str) -> None:
     fields = DISTILLATION.get(name).params.model_fields
 
-    listed = re.findall(r"`(\w+)` ([^,]+)", paragraph(name, "Parameters").removesuffix("."))
+    found = re.findall(
+        r"`(\w+)` (\"[^\"]+\"|[^,]+)", paragraph(name, "Parameters").removesuffix(".")
+    )
 
+    listed = [(field, default.strip('"')) for field, default in found]
     assert listed == [(field, str(info.default)) for field, info in fields.items()]
 
 

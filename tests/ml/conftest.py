@@ -11,7 +11,10 @@ import torch
 
 from overproof.core.spec import DatasetSpec, PluginRef
 from overproof.ml.datasets.base import Dataset, load
+from overproof.ml.diffusion.latents import PixelSpace
 from overproof.ml.distill.base import Problem
+from overproof.ml.distill.prototypes import PrototypeSearch
+from overproof.ml.distill.real_images import RealImages
 from overproof.ml.models.base import Normalized, build
 from overproof.ml.shapes import ImageFacts
 from overproof.ml.train.experts import ExpertTraining, write_trajectory
@@ -75,8 +78,32 @@ def experts(
 
 
 @pytest.fixture(scope="session")
+def prototypes(digits: Dataset, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two of each class, in the space of pixels."""
+    search = PrototypeSearch(
+        PixelSpace(),
+        RealImages(digits, CPU),
+        (digits.facts.channels, digits.facts.size),
+        [2],
+        expand=2,
+        seed=0,
+        device=CPU,
+        rows_at_once=64,
+    )
+    for label in range(search.total_steps):
+        search.step(label)
+    path = tmp_path_factory.mktemp("prototypes") / "prototypes"
+    search.prototypes(2).write(path)
+    return path
+
+
+@pytest.fixture(scope="session")
 def problem(
-    digits: Dataset, small_convnet: PluginRef, experts: list[Path], teacher: Normalized
+    digits: Dataset,
+    small_convnet: PluginRef,
+    experts: list[Path],
+    teacher: Normalized,
+    prototypes: Path,
 ) -> Problem:
     return Problem(
         dataset=digits,
@@ -86,6 +113,7 @@ def problem(
         device=CPU,
         experts=experts,
         teacher=teacher,
+        prototypes=prototypes,
     )
 
 

@@ -11,6 +11,7 @@ from overproof.catalog.canvases import (
     ParameterizationParams,
     RepresentativeParams,
 )
+from overproof.catalog.diffusion import DiffusionParams
 from overproof.catalog.fields import Count, Fraction, Positive, Strategy
 from overproof.catalog.taught import CurriculumParams, InversionParams, PatchParams
 from overproof.catalog.trajectories import (
@@ -272,6 +273,16 @@ for _info in (
         needs="overproof[ml]",
         tags=frozenset({NETWORK_FREE, ASKS_TEACHER}),
         aliases=("rded",),
+    ),
+    PluginInfo(
+        name="latent-diffusion",
+        target="overproof.ml.distill.latent_diffusion:LatentDiffusion",
+        params=DiffusionParams,
+        summary="images that a diffusion model makes from prototypes in its latent space",
+        source="Su et al., arXiv:2407.15138; suduo94/D4M",
+        needs="overproof[ml]",
+        tags=frozenset({NETWORK_FREE}),
+        aliases=("d4m",),
     ),
 ):
     DISTILLATION.add(_info)

@@ -14,6 +14,7 @@ from overproof.core.spec import (
     ImportedNetworkBody,
     ImportedSetBody,
     NetworkBody,
+    PrototypesBody,
     SoftLabelsBody,
     TeacherBody,
 )
@@ -121,6 +122,16 @@ for _info in (
         needs="overproof[ml]",
         kind=JobKind.DISTILL,
         body=SoftLabelsBody,
+    ),
+    TaskInfo(
+        name="prototypes",
+        target="overproof.handlers.prototypes:PrototypesHandler",
+        summary="encode the training images and cluster the latents of each class",
+        source="Su et al., arXiv:2407.15138; suduo94/D4M, gen_prototype.py",
+        needs="overproof[ml]",
+        kind=JobKind.DISTILL,
+        body=PrototypesBody,
+        varies=frozenset({"images_per_class"}),
     ),
     TaskInfo(
         name="white-box",

@@ -113,10 +113,11 @@ class DistilledSetBody(_Grown):
     `network` is what the method matches on; None for methods that need none, so that their sets
     are shared by experiments with different networks. `experts` are the units whose trajectories
     the method follows; empty for methods that follow none. `teacher` is the unit of the network
-    that the method asks; None for methods that ask none.
+    that the method asks; None for methods that ask none. `prototypes` is the unit of those that the
+    method begins with; None for methods that begin with none.
     """
 
-    later = frozenset({"experts", "teacher"})
+    later = frozenset({"experts", "teacher", "prototypes"})
 
     dataset: DatasetSpec
     method: PluginRef
@@ -125,6 +126,23 @@ class DistilledSetBody(_Grown):
     seed: Seed
     experts: tuple[Annotated[str, Field(pattern=UNIT_ID_PATTERN)], ...] = ()
     teacher: Annotated[str, Field(pattern=UNIT_ID_PATTERN)] | None = None
+    prototypes: Annotated[str, Field(pattern=UNIT_ID_PATTERN)] | None = None
+
+
+class PrototypesBody(_Frozen):
+    """Centres of the latents of each class: task `prototypes` of kind distill.
+
+    Latents are those of a diffusion model's autoencoder at `weights`, or pixels without any;
+    `revision`, `resolution` and `expand` as for the method that begins with them.
+    """
+
+    dataset: DatasetSpec
+    weights: str | None
+    revision: str | None
+    resolution: Annotated[int, Field(ge=8)]
+    expand: Annotated[int, Field(ge=1)]
+    images_per_class: Annotated[int, Field(ge=1)]
+    seed: Seed
 
 
 class ExpertsBody(_Grown):

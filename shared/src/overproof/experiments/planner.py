@@ -47,6 +47,7 @@ from overproof.experiments.parts import parts
 from overproof.experiments.prerequisites import (
     asks_teacher,
     experts_of,
+    prototypes_of,
     soft_labels_of,
     teacher_of,
 )
@@ -198,8 +199,14 @@ def _training_sets(
         network = None if NETWORK_FREE in tags else spec.matching_network
         experts = experts_of(source, method, network)
         teachers = [teacher_of(spec, source)] if ASKS_TEACHER in tags else []
-        needed = [*experts, *teachers]
         for images_per_class in spec.images_per_class:
+            prototypes = {
+                seed: prototypes_of(source, method, images_per_class, seed) for seed in spec.seeds
+            }
+            needed = {
+                seed: [*experts, *teachers, *([first] if first else [])]
+                for seed, first in prototypes.items()
+            }
             distilled = {
                 seed: make_unit(
                     "synthesis",
@@ -211,13 +218,15 @@ def _training_sets(
                         seed=seed,
                         experts=tuple(expert.id for expert in experts),
                         teacher=teachers[0].id if teachers else None,
+                        prototypes=first.id if first else None,
                     ),
                     plugins=[(DISTILLATION, method), (MODELS, network)],
-                    needs=[UnitId(unit.id) for unit in needed],
+                    needs=[UnitId(unit.id) for unit in needed[seed]],
                 )
-                for seed in spec.seeds
+                for seed, first in prototypes.items()
             }
-            sets.append(_TrainingSet(source, method, network, images_per_class, distilled, needed))
+            before = [unit for units in needed.values() for unit in units]
+            sets.append(_TrainingSet(source, method, network, images_per_class, distilled, before))
     imported = brought.of(SETS, spec.imported, source)
     return [*sets, *(_imported_set(spec, source, asset, facts) for asset, facts in imported)]
 

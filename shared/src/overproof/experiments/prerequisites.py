@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from overproof.catalog.diffusion import DiffusionParams
 from overproof.catalog.distillation import ASKS_TEACHER, DISTILLATION
 from overproof.catalog.models import MODELS
 from overproof.catalog.protocols import PROTOCOLS
@@ -13,6 +14,7 @@ from overproof.core.spec import (
     ExperimentSpec,
     ExpertsBody,
     PluginRef,
+    PrototypesBody,
     SoftLabelsBody,
     TeacherBody,
     Unit,
@@ -48,6 +50,29 @@ def experts_of(source: DatasetSpec, method: PluginRef, network: PluginRef | None
         )
         for seed in range(params.experts)
     ]
+
+
+def prototypes_of(
+    source: DatasetSpec, method: PluginRef, images_per_class: int, seed: int
+) -> Unit | None:
+    """The prototypes that `method` begins with; None where it begins with none.
+
+    They know nothing of how images are made from them.
+    """
+    params = DISTILLATION.resolve(method)
+    if not isinstance(params, DiffusionParams):
+        return None
+    body = PrototypesBody(
+        dataset=source.model_copy(update={"test_subset_per_class": None}),
+        weights=params.weights,
+        revision=params.revision,
+        # Pixels are clustered as they are.
+        resolution=params.resolution if params.weights else 8,
+        expand=params.expand,
+        images_per_class=images_per_class,
+        seed=seed,
+    )
+    return make_unit("prototypes", body)
 
 
 def asks_teacher(method: PluginRef | None, protocol: PluginRef) -> bool:

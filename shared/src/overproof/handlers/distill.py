@@ -34,7 +34,9 @@ class SynthesisHandler(JobHandler):
         device = pick_device(context.device)
         dataset = load_dataset(body.dataset, context)
         context.note(**device_facts(device))
-        dataset = load_dataset(body.dataset, context)
+        prototypes = None
+        if body.prototypes is not None:
+            prototypes = context.input(UnitId(body.prototypes), "prototypes")
         teacher = None
         if body.teacher is not None:
             teacher = load_teacher(UnitId(body.teacher), dataset.facts, context).to(device)
@@ -48,6 +50,7 @@ class SynthesisHandler(JobHandler):
                 device=device,
                 experts=[context.input(UnitId(each), "trajectory") for each in body.experts],
                 teacher=teacher,
+                prototypes=prototypes,
                 rows_at_once=2 * rows_at_once(context),
             ),
         )

@@ -163,6 +163,7 @@ class Problem:
         experts: files with the trajectories of experts, for methods that follow them.
         teacher: a trained network on the device, in eval mode, for methods that ask one.
         whitening: that networks see images through; None for the normalisation of channels.
+        prototypes: file with the prototypes of each class, for methods that begin with them.
         rows_at_once: most images sent through a network at once where that is free to choose;
             bounds memory.
     """
@@ -175,6 +176,7 @@ class Problem:
     experts: Sequence[Path] = ()
     teacher: Normalized | None = None
     whitening: Whitening | None = None
+    prototypes: Path | None = None
     rows_at_once: int = 512
 
     def build(self, *labels: str | int) -> Normalized:

@@ -103,7 +103,7 @@ def centres_of(
     is_point = _is_point(points, counts)
     centres = _spread_start(points, counts, clusters, generator)
     for _ in range(rounds):
-        distance, owner = _squared_distances(points, centres).min(dim=2)
+        distance, owner = squared_distances(points, centres).min(dim=2)
         member = torch.nn.functional.one_hot(owner, clusters).to(points) * is_point.unsqueeze(2)
         sizes = member.sum(dim=1)
         means = member.transpose(1, 2) @ points / sizes.clamp(min=1).unsqueeze(2)
@@ -128,7 +128,7 @@ def nearest_rows(points: Tensor, counts: Sequence[int], centres: Tensor, each: i
     Returns:
         (G, k · each) int64 rows of `points`, different within a class.
     """
-    distance = _squared_distances(points, centres)
+    distance = squared_distances(points, centres)
     distance.masked_fill_(~_is_point(points, counts).unsqueeze(2), torch.inf)
     chosen = []
     for cluster in range(centres.shape[1]):
@@ -151,7 +151,7 @@ def nearest_to_any(points: Tensor, counts: Sequence[int], centres: Tensor, each:
     Returns:
         (G, k · each) int64 rows of `points`, different within a class, the nearest first.
     """
-    distance = _squared_distances(points, centres).amin(dim=2)
+    distance = squared_distances(points, centres).amin(dim=2)
     distance.masked_fill_(~_is_point(points, counts), torch.inf)
     return distance.topk(centres.shape[1] * each, dim=1, largest=False).indices
 
@@ -171,13 +171,13 @@ def _spread_start(
         # `right`: never a point without mass; the minimum is for rounding at the end.
         row = torch.minimum(torch.searchsorted(sums, goal, right=True), last)
         centre = _rows(points, row)
-        distance = _squared_distances(points, centre).squeeze(2) * is_point
+        distance = squared_distances(points, centre).squeeze(2) * is_point
         mass = distance if cluster == 0 else torch.minimum(mass, distance)
         centres.append(centre)
     return torch.cat(centres, dim=1)
 
 
-def _squared_distances(points: Tensor, centres: Tensor) -> Tensor:
+def squared_distances(points: Tensor, centres: Tensor) -> Tensor:
     """(G, N, D) and (G, k, D) → (G, N, k)."""
     squares = points.square().sum(dim=2, keepdim=True)
     other = centres.square().sum(dim=2).unsqueeze(1)

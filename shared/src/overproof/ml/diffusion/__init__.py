@@ -1,0 +1,1 @@
+"""Latent diffusion: a pipeline of diffusers behind the few calls that distillation needs."""
