@@ -83,9 +83,8 @@ def installed(
         namespace = [d for d in render_overlay("prod") if d["kind"] == "Namespace"]
         cluster.apply(namespace)
         cluster.apply(secrets_of(deployment))
-        cluster.kubectl(
-            "delete", "job", "migrate", f"--namespace={NAMESPACE}", "--ignore-not-found"
-        )
+        in_namespace = f"--namespace={NAMESPACE}"
+        cluster.kubectl("delete", "job", "migrate", in_namespace, "--ignore-not-found")
         cluster.apply(settled(render(("keda",)), deployment))
         (tmp_path / "node").mkdir()
         kubelet = Kubelet(cluster, NAMESPACE, tmp_path / "node", QUICK)
