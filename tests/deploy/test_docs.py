@@ -31,7 +31,7 @@ ROOT = Path(__file__).resolve().parents[2]
 BASES = [ROOT, ROOT / "shared/src/overproof"]
 README = ROOT / "README.md"
 CONTRIBUTING = ROOT / "CONTRIBUTING.md"
-EXAMPLES = sorted((ROOT / "examples").iterdir())
+EXAMPLES = sorted((ROOT / "examples").rglob("*.yaml"))
 # Folders that the README names and that no checkout has: they lie in OVERPROOF_HOME.
 OF_A_HOME = {"artifacts/", "cache/"}
 

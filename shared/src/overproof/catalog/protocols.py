@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from overproof.catalog.fields import Count, Fraction, Positive, Strategy
+from overproof.catalog.fields import Count, Fraction, Positive, Strategy, StrategyOfMethod
 from overproof.catalog.teaching import TEACHING_PROTOCOLS
 from overproof.core.registry import Params, PluginInfo, Registry
 from overproof.core.spec import PluginRef, Scalar
@@ -71,8 +71,11 @@ class DdrProtocolParams(SelectedParams):
     """SGD; learning rate ×0.1 at half of the epochs; images in the order in which they are stored.
 
     The weights that did best on the test set are kept, as in the published code. `strategy`: the
-    benchmark augments where the method did, so write `none` for those that did not.
+    benchmark augments where the method did; `method` stands for the strategy of the method that a
+    set was distilled by, and for none where there is none.
     """
+
+    strategy: StrategyOfMethod = "auto"
 
     selection: Selection = "paper"
     looks: Count = 20
@@ -103,6 +106,8 @@ class DdkProtocolParams(SelectedParams):
 
 
 PROTOCOLS: Registry = Registry("protocols")
+
+_OF_METHOD = "method"
 
 for _info in (
     PluginInfo(
@@ -168,6 +173,16 @@ for _info in (
     *TEACHING_PROTOCOLS,
 ):
     PROTOCOLS.add(_info)
+
+
+def for_method(protocol: PluginRef, method: PluginRef | None) -> PluginRef:
+    """The canonical `protocol` with the strategy of the canonical `method`, if it asks for that."""
+    if protocol.params.get("strategy") != _OF_METHOD:
+        return protocol
+    strategy = method.params.get("strategy", "none") if method is not None else "none"
+    return PROTOCOLS.canonical(
+        PluginRef(name=protocol.name, params={**protocol.params, "strategy": strategy})
+    )
 
 
 # What parameters that augment are set to, so that images are seen as they are.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from overproof.catalog.protocols import for_method
 from overproof.core.spec import DatasetSpec, ExceptionSpec, ExperimentSpec, PluginRef
 
 
@@ -34,7 +35,8 @@ def _with_exceptions(
         if _fits(exception, source, method):
             for name in ("networks", "matching_network", "protocol"):
                 changes[name] = getattr(exception, name) or changes.get(name, getattr(spec, name))
-    return spec.model_copy(update=changes)
+    protocol = for_method(changes.get("protocol", spec.protocol), method)
+    return spec.model_copy(update=changes | {"protocol": protocol})
 
 
 def _fits(exception: ExceptionSpec, source: DatasetSpec, method: PluginRef | None) -> bool:
