@@ -8,6 +8,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from overproof.catalog.imagenet import (
+    IMAGENET_CLASSES,
+    IMAGENET_MEAN,
+    IMAGENET_STD,
+    SUBSETS,
+)
 from overproof.core.registry import Params, PluginInfo, Registry
 
 
@@ -20,9 +26,10 @@ class DatasetInfo(PluginInfo):
         shape: (C, H, W) of an image.
         mean, std: per channel, of pixels in [0, 1]; the first layer of every network.
         mirrors: whether a mirrored image keeps its class (false for digits).
-        class_names: what the classes are called, in the order of their numbers; of `classes`
-            entries.
+        class_names: what the classes are called, in the order of their numbers; empty where the
+            catalog does not know.
         bundled_version: version of the bytes that a library ships, "" when they must be added.
+        borrows_statistics: mean and deviation are another data set's, by convention.
     """
 
     classes: int
@@ -32,6 +39,7 @@ class DatasetInfo(PluginInfo):
     mirrors: bool
     class_names: tuple[str, ...]
     bundled_version: str = ""
+    borrows_statistics: bool = False
     target: str = "overproof.ml.datasets.base:load"
     params: type[Params] = Params
 
@@ -162,3 +170,27 @@ for _info in (
     ),
 ):
     DATASETS.add(_info)
+
+for _name, _classes, _side, _class_names, _what in (
+    ("tiny-imagenet", 200, 64, (), "110,000 photographs of 200 classes"),
+    ("imagenet-1k", IMAGENET_CLASSES, 224, (), "1.3 million photographs of 1,000 classes"),
+    ("imagenet-1k-64", IMAGENET_CLASSES, 64, (), "ImageNet-1K, scaled down"),
+    *(
+        (name, len(subset.indices), 128, subset.class_names, "ten classes of ImageNet-1K")
+        for name, subset in SUBSETS.items()
+    ),
+):
+    DATASETS.add(
+        DatasetInfo(
+            name=_name,
+            summary=f"{_what}, {_side} × {_side} pixels",
+            source="Deng et al. 2009; Le & Yang 2015; subsets as in arXiv:2203.11932",
+            classes=_classes,
+            shape=(3, _side, _side),
+            mean=IMAGENET_MEAN,
+            std=IMAGENET_STD,
+            mirrors=True,
+            class_names=_class_names,
+            borrows_statistics=True,
+        )
+    )

@@ -42,6 +42,10 @@ def add_data(
         bool,
         typer.Option("--mirrors", help="A mirrored image keeps its class (photographs, not text)."),
     ] = False,
+    per_class: Annotated[
+        int | None,
+        typer.Option(min=1, help="First so many training images of a class, for ImageNet."),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Pack a data set and put it into the store; its hash is the version."""
@@ -50,7 +54,7 @@ def add_data(
     check_name(name)
     with TemporaryDirectory() as folder:
         packed = Path(folder) / "packed"
-        facts = pack(name, source, packed, size=size, mirrors=mirrors)
+        facts = pack(name, source, packed, size=size, mirrors=mirrors, per_class=per_class)
         asset = store_asset(DATASETS, name, packed, facts)
     if as_json:
         print_json(asset)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from overproof.catalog.datasets import dataset
 from overproof.errors import InvalidData, UnknownPlugin
-from overproof.ml.datasets import idx, image_folder, npz, packed, torchvision_sets
+from overproof.ml.datasets import idx, image_folder, imagenet, npz, packed, torchvision_sets
 from overproof.ml.datasets.arrays import Arrays, DatasetFacts
 
 # Where torchvision puts IDX files below its root, by the name of the data set.
@@ -22,22 +22,32 @@ _BLOCK = 4096
 
 
 def pack(
-    name: str, source: Path, into: Path, *, size: int | None = None, mirrors: bool = False
+    name: str,
+    source: Path,
+    into: Path,
+    *,
+    size: int | None = None,
+    mirrors: bool = False,
+    per_class: int | None = None,
 ) -> dict[str, Any]:
     """Pack the data set at `source` into the file `into`.
 
     Recognised are: a folder as torchvision leaves it (CIFAR-10, CIFAR-100, SVHN, MNIST,
-    Fashion-MNIST); a folder with the four IDX files of MNIST and its kin; a folder of images, or a
-    tar archive of one (`image_folder.read`); an .npz archive (`npz.read`). Equal contents give
-    equal bytes, whatever the form and the order of files in it.
+    Fashion-MNIST); a folder with the four IDX files of MNIST and its kin; ImageNet-1K, its subsets
+    and Tiny ImageNet (`imagenet.read`); a folder of images, or an archive of one
+    (`image_folder.read`); an .npz archive (`npz.read`). Equal contents give equal bytes, whatever
+    the form and the order of files in it.
 
     Args:
         name: of the data set. If the catalog lists it, the catalog's facts hold and the arrays must
             agree with them; else mean and deviation are computed from the training images.
         source: file or folder.
         into: path of the packed file; replaced if it exists.
-        size: side in pixels for images that are not all of one size.
+        size: side in pixels for images that are not all of one size; the catalog's for ImageNet
+            and the sets made of it.
         mirrors: whether a mirrored image keeps its class; for names that the catalog does not list.
+        per_class: take no more than the first so many training images of each class; of ImageNet
+            and the sets made of it.
 
     Returns:
         The facts as JSON: name, classes, shape (C, H, W), counts, mean, std, mirrors.
@@ -45,7 +55,7 @@ def pack(
     Raises:
         InvalidData: the source is absent, of no known form, or not a data set.
     """
-    arrays = _read(name, source, size)
+    arrays = _read(name, source, size, per_class)
     facts = _facts(name, arrays, mirrors)
     packed.write(into, facts, arrays)
     return {
@@ -56,9 +66,15 @@ def pack(
     }
 
 
-def _read(name: str, source: Path, size: int | None) -> Arrays:
+def _read(name: str, source: Path, size: int | None, per_class: int | None) -> Arrays:
     if not source.exists():
         raise InvalidData(f"{source} does not exist")
+    if name in imagenet.NAMES or imagenet.has_annotations(source):
+        if size is None and name in imagenet.NAMES:
+            size = dataset(name).shape[1]
+        return imagenet.read(source, size, name=name, per_class=per_class)
+    if per_class is not None:
+        raise InvalidData(f"{source} is read whole; specs take parts by `subset_per_class`")
     if source.is_file():
         return npz.read(source) if source.suffix == ".npz" else image_folder.read(source, size)
     for folder in (source, source / _IDX_FOLDERS.get(name, ".")):
@@ -85,6 +101,8 @@ def _facts(name: str, arrays: Arrays, mirrors: bool) -> DatasetFacts:
             f"{info.name} has images of {info.shape} (C, H, W), these are {shape}; "
             "add them under another name"
         )
+    if info.borrows_statistics:
+        return DatasetFacts.of(info)
     if not np.allclose((mean, std), (info.mean, info.std), rtol=0, atol=_TOLERATED_DIFFERENCE):
         raise InvalidData(
             f"{info.name} has mean {info.mean} and deviation {info.std}, these images {mean} and "

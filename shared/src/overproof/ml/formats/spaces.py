@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from overproof.catalog.imagenet import IMAGENET_MEAN, IMAGENET_STD, SUBSETS
 from overproof.errors import InvalidData
 from overproof.ml.augment.zca import Whitening
 from overproof.ml.formats import zca
@@ -19,17 +20,16 @@ from overproof.ml.formats.content import Content, Space, Target, Wishes
 
 Statistics = tuple[tuple[float, ...], tuple[float, ...]]
 
-_IMAGENET: Statistics = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+_IMAGENET: Statistics = (IMAGENET_MEAN, IMAGENET_STD)
 # Known to be wrong (it is the mean of the deviations of single images), and what files are in.
 _CIFAR10: Statistics = ((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010))
-_SUBSETS = ("imagenette", "imagewoof", "imagefruit", "imagemeow", "imagesquawk", "imageyellow")
 _DC: Mapping[str, Statistics] = {
     "mnist": ((0.1307,), (0.3081,)),
     "fashion-mnist": ((0.2861,), (0.3530,)),
     "svhn": ((0.4377, 0.4438, 0.4728), (0.1980, 0.2010, 0.1970)),
     "cifar-10": _CIFAR10,
     "cifar-100": ((0.5071, 0.4866, 0.4409), (0.2673, 0.2564, 0.2762)),
-    **dict.fromkeys(("tiny-imagenet", "imagenet-1k", "imagenet-1k-64", *_SUBSETS), _IMAGENET),
+    **dict.fromkeys(("tiny-imagenet", "imagenet-1k", "imagenet-1k-64", *SUBSETS), _IMAGENET),
 }
 
 # Whose code → data set → mean and deviation of pixels in [0, 1]. `own` stands for the data set's.
