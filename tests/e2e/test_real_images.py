@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import tarfile
-from collections import Counter
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,10 +13,10 @@ from overproof.experiments.planner import plan
 from overproof.runtime.settings import Settings
 from overproof.runtime.wiring import Backends
 from tests.command_line import call, read_json
+from tests.photographs import part_of_cifar10
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(300)]
 
-VARIABLE = "OVERPROOF_TEST_CIFAR10"
 TRAINING_IMAGES, TEST_IMAGES = 50, 20  # of each class
 CHANCE = 0.1
 
@@ -37,21 +34,9 @@ seeds: [0]
 
 @pytest.fixture(scope="module")
 def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The first images of every class of the archive that the variable names."""
-    source = os.environ.get(VARIABLE)
-    if not source:
-        pytest.skip(f"{VARIABLE} names no tar of CIFAR-10 as train/<class>/ and test/<class>/")
+    """The first images of every class of CIFAR-10."""
     into = tmp_path_factory.mktemp("archive") / "cifar10.tar"
-    taken: Counter[tuple[str, ...]] = Counter()
-    with tarfile.open(source) as whole, tarfile.open(into, "w") as part:
-        for member in whole:
-            folder = PurePosixPath(member.name).parts[-3:-1]
-            limit = TRAINING_IMAGES if folder[:1] == ("train",) else TEST_IMAGES
-            if member.isfile() and folder and taken[folder] < limit:
-                taken[folder] += 1
-                part.addfile(member, whole.extractfile(member))
-    assert len(taken) == 20
-    return into
+    return part_of_cifar10(into, training=TRAINING_IMAGES, test=TEST_IMAGES)
 
 
 @pytest.fixture

@@ -11,10 +11,12 @@ from torch import Tensor
 from torch.nn import functional
 from torch.testing import assert_close
 
+from benchmarks import naive_distillation as naive
 from overproof.catalog.distillation import GradientMatchingParams
 from overproof.core.spec import PluginRef
 from overproof.ml.distill.base import Problem
-from overproof.ml.distill.distances import squared
+from overproof.ml.distill.distances import layerwise_cosine, squared
+from overproof.ml.distill.distribution_matching import matching_gradient
 from overproof.ml.distill.gradient_core import GradientCore, quickest
 from overproof.ml.distill.gradient_matching import GradientMatching
 from overproof.ml.distill.passes import RealPasses
@@ -187,3 +189,43 @@ def test_elsewhere_the_quicker_form_is_kept_and_travels_with_the_state(
     assert measured == [[1, 512 // 9]]
     assert first.notes()["classes_at_once"] == 512 // 9
     assert torch.equal(made[1][0], resumed[0])
+
+
+# ---- the published loops, beside which speed is measured -----------------------------------------
+
+
+def test_gradient_core_moves_images_as_the_published_loop(problem: Problem, images: Tensor) -> None:
+    network = problem.build("network").network
+    core = GradientCore(
+        problem,
+        network,
+        WEIGHTS,
+        layerwise_cosine,
+        real_batch=7,
+        synthetic_batch=2,
+        steps=1,
+    )
+
+    ours = core.gradient(network, images[:, :2], lambda leaf, group: (images[group], leaf))
+
+    theirs = naive.gradient_matching(network, images, images[:, :2])
+    assert_close(ours, theirs, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("weight", [None, 0.5])
+def test_feature_core_moves_images_as_the_published_loop(
+    weight: float | None, problem: Problem, network: Network, images: Tensor
+) -> None:
+    network.requires_grad_(False)
+
+    ours = matching_gradient(
+        network,
+        images[:, :2],
+        lambda leaf, group: (images[group], leaf),
+        RealPasses(problem, network, images=1),
+        classes_at_once=2,
+        entropy_weight=None if weight is None else torch.tensor(weight),
+    )
+
+    theirs = naive.distribution_matching(network, images, images[:, :2], weight)
+    assert_close(ours, theirs, atol=1e-6, rtol=1e-4)

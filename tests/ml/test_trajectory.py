@@ -10,7 +10,9 @@ import torch
 from torch import Tensor
 from torch.func import functional_call
 from torch.nn import functional
+from torch.testing import assert_close
 
+from benchmarks import naive_distillation as naive
 from overproof.core.spec import PluginRef
 from overproof.errors import InvalidSpec, MalformedArtifact
 from overproof.ml.augment import dsa
@@ -99,6 +101,26 @@ def test_recursion_equals_autograd_through_all_steps(
         assert relative_error(ours.labels, expected[2]) < 1e-9
     else:
         assert ours.labels is None
+
+
+def test_recursion_equals_the_published_loop_beside_which_speed_is_measured(
+    network: Network,
+) -> None:
+    lesson, steps, start, goal = a_case(network, 3, soft=False)
+    steps = [replace(step, drawn=dsa.draw((), generator(0), 4, siamese=False)) for step in steps]
+
+    ours = match(FlatNetwork(network), lesson, steps, start=start, goal=goal, rate=BETA)
+    by_images, by_rate, loss = naive.trajectory_matching(
+        network.requires_grad_(True),
+        lesson.images,
+        lesson.labels,
+        [step.rows for step in steps],
+        start=start,
+        goal=goal,
+        rate=BETA,
+    )
+
+    assert_close((ours.images, ours.rate, ours.loss), (by_images, by_rate, loss))
 
 
 def test_truncation_follows_its_published_formula(network: Network) -> None:
