@@ -9,7 +9,7 @@ import streamlit as st
 
 from overproof.report.figures import FIGURES
 from overproof.report.standings import Measured, Standing
-from overproof.report.text import LEGEND, notes
+from overproof.report.text import LEGEND, breakers, doubts, notes
 
 _PERCENT = ("clean %", "robust %", "drop rate %", "clean ±", "robust ±", "drop rate ±")
 
@@ -22,11 +22,16 @@ def show_table(rows: Sequence[Standing]) -> None:
         column_config={name: st.column_config.NumberColumn(format="%.1f") for name in _PERCENT},
     )
     st.caption(LEGEND)
-    incomplete = notes(rows)
-    if incomplete:
-        with st.expander(f"{len(incomplete)} numbers are not complete"):
-            for note in incomplete:
-                st.text(note)
+    for doubt in doubts(rows):
+        st.text(f"! {doubt}")
+    for title, lines in (
+        ("Numbers that are not complete", notes(rows)),
+        ("Which attacks made the worst cases", breakers(rows)),
+    ):
+        if lines:
+            with st.expander(f"{title}: {len(lines)}"):
+                for line in lines:
+                    st.text(line)
 
 
 def show_figures(rows: Sequence[Standing]) -> None:
@@ -69,6 +74,7 @@ def _row(row: Standing) -> dict[str, Any]:
     ):
         record[f"{name} %"] = _percent(measured.value)
         record[f"{name} ±"] = _percent(_half(measured))
+    record["in doubt"] = f"! {row.warnings}" if row.warnings else ""
     record["networks"] = f"{row.robust.present} of {row.robust.expected}"
     return record
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from overproof.core.failure import FailureReport
@@ -18,7 +19,12 @@ from overproof.results.views import Claim, EndKind, Outcome
 TOTAL = 100
 
 
-def work_off(repository: ResultsRepository, *, failing: Collection[JobKind] = ()) -> None:
+def work_off(
+    repository: ResultsRepository,
+    *,
+    failing: Collection[JobKind] = (),
+    further: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
+) -> None:
     """End every job that can be claimed, then compute the metrics of what is new.
 
     A network of seed s has 80 + s of 100 samples right; an attack leaves 40 - s of them (S1),
@@ -27,10 +33,11 @@ def work_off(repository: ResultsRepository, *, failing: Collection[JobKind] = ()
     Args:
         repository: where the jobs are.
         failing: kinds of job that end FAILED.
+        further: name of an attack → what its results hold besides or instead.
     """
     while claims := list(filter(None, (_claim(repository, kind) for kind in JobKind))):
         for claim in claims:
-            repository.end(claim, _outcome(claim.job, fails=claim.job.kind in failing))
+            repository.end(claim, _outcome(claim.job, claim.job.kind in failing, further))
     for group_id in repository.groups_to_aggregate(limit=1_000):
         repository.recompute(group_id, compute_metrics)
     for comparison_id in repository.comparisons_to_aggregate(limit=1_000):
@@ -41,11 +48,17 @@ def _claim(repository: ResultsRepository, kind: JobKind) -> Claim | None:
     return repository.claim(kind, owner="played", ttl_s=60)
 
 
-def _outcome(job: JobSpec, *, fails: bool) -> Outcome:
+def _outcome(job: JobSpec, fails: bool, further: Mapping[str, Mapping[str, Any]]) -> Outcome:
     if fails:
         failure = FailureReport.of(NonFiniteLoss("the loss is nan at step 3; lower the rate"))
         return Outcome(EndKind.FAILED, failure=failure)
-    results = {UnitId(unit.id): _result(job.kind, unit.body["seed"]) for unit in job.units}
+    results = {
+        UnitId(unit.id): {
+            **_result(job.kind, unit.body["seed"]),
+            **further.get(unit.body.get("attack", {}).get("name", ""), {}),
+        }
+        for unit in job.units
+    }
     return Outcome(EndKind.SUCCEEDED, results=results, facts={"device": "cpu", "torch": "2.6.0"})
 
 

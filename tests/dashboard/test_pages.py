@@ -53,6 +53,30 @@ def test_leaderboard_shows_percent_of_what_was_measured(
     assert set(table["networks"]) == {"2 of 2"}
 
 
+def test_leaderboard_marks_doubtful_numbers_and_says_why(
+    backends: Backends, experiment_id: str
+) -> None:
+    work_off(backends.repository, further={"fgsm-linf": {"flat_gradients": 30}})
+
+    app = opened()
+
+    assert set(app.dataframe[0].value["in doubt"]) == {"! flat-gradients"}
+    assert any(
+        text.value.startswith("! ") and "gradients of zero on 30.0% of the samples" in text.value
+        for text in app.text
+    )
+
+
+def test_invalid_cells_show_no_number_and_why(backends: Backends, experiment_id: str) -> None:
+    work_off(backends.repository, further={"fgsm-linf": {"invalid": "non-finite logits"}})
+
+    app = opened()
+
+    assert app.dataframe[0].value["robust %"].isna().all()
+    assert set(app.dataframe[0].value["networks"]) == {"0 of 2"}
+    assert any("2 of 2 non-finite logits" in text.value for text in app.text)
+
+
 def test_leaderboard_follows_the_chosen_meaning_of_robust(
     backends: Backends, experiment_id: str
 ) -> None:

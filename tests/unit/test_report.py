@@ -16,8 +16,8 @@ from overproof.core.semantics import Semantics
 from overproof.report.figures import clean_against_robust, drop_rate_by_images
 from overproof.report.figures import robust_accuracy_by_epsilon as by_epsilon
 from overproof.report.page import Provenance, render_page
-from overproof.report.standings import WHOLE_SET, Measured, standings, to_csv, to_json
-from overproof.report.text import cells, doubts, notes, percent
+from overproof.report.standings import WHOLE_SET, Measured, standings, to_csv, to_json, to_records
+from overproof.report.text import breakers, cells, doubts, notes, percent
 from overproof.results.views import LeaderboardRow, MetricRow, MetricScope
 
 CELL = "pgd-linf@8/255:S2"
@@ -75,6 +75,10 @@ def a_group(
     }
     metrics = {(row.metric, row.slice): row for row in [*numbers, *replaced]}
     return LeaderboardRow(GroupId("grp-1"), group, metrics)
+
+
+def a_doubt(where: str, share: float = 0.5, reason: str | None = None) -> MetricRow:
+    return a_number("reliability-warning", where, share, reason=reason)
 
 
 def test_a_group_gives_one_row_for_each_cell_under_the_asked_semantics() -> None:
@@ -146,14 +150,11 @@ def test_notes_say_why_a_number_is_incomplete() -> None:
 
 
 def test_doubtful_numbers_are_marked_with_the_doubts_that_concern_them() -> None:
-    def a_doubt(where: str, share: float = 0.5) -> MetricRow:
-        return a_number("reliability-warning", where, share)
-
     group = a_group(
         epsilons=("4/255", "8/255"),
         replaced=[
             a_doubt("weak-cross-entropy:linf@8/255"),
-            a_doubt("flat-gradients:pgd-linf@8/255"),
+            a_doubt("flat-gradients:pgd-linf@8/255", reason="gradients of zero on 3.0%"),
             a_doubt("flat-gradients:pgd-linf@4/255", share=0.0),
             a_doubt("square-gain:autoattack-linf@4/255"),
         ],
@@ -165,8 +166,68 @@ def test_doubtful_numbers_are_marked_with_the_doubts_that_concern_them() -> None
     assert cells(small)[-2] == "20.0 ± 2.0"
     assert cells(large)[-2] == "20.0 ± 2.0 !"
     assert doubts([small, large]) == [
-        "distribution-matching, 10 a class: flat-gradients; weak-cross-entropy (pgd-linf@8/255)"
+        "distribution-matching, 10 a class: flat-gradients: gradients of zero on 3.0% "
+        "(pgd-linf@8/255)",
+        "distribution-matching, 10 a class: weak-cross-entropy: weak-cross-entropy "
+        "(pgd-linf@8/255)",
     ]
+    assert [record["warnings"] for record in to_records([small, large])] == [
+        "",
+        "flat-gradients; weak-cross-entropy",
+    ]
+
+
+def test_worst_cases_come_first_and_name_the_attacks_that_made_them() -> None:
+    worst, envelope = "worst-case-linf@8/255", "envelope-linf@8/255"
+    group = a_group(
+        epsilons=("4/255", "8/255"),
+        replaced=[
+            a_number("robust-accuracy", f"{worst}:S2", 0.15),
+            a_number("robust-accuracy", f"{envelope}:S2", 0.1),
+            a_number("breaking-share", "pgd-linf@8/255", 0.9),
+            a_number("breaking-share", "autoattack-linf@8/255", 1.0),
+            a_number("breaking-share", "pgd-linf@4/255", 0.3),
+            a_number("breaking-share", "pgd-l2@8/255", 0.2),
+        ],
+    )
+
+    rows = standings([group])
+
+    assert [row.cell for row in rows] == [worst, envelope, "pgd-linf@4/255", "pgd-linf@8/255"]
+    assert dict(rows[0].broken_by) == {"autoattack-linf": 1.0, "pgd-linf": 0.9}
+    assert [dict(row.broken_by) for row in rows[1:]] == [{}, {}, {}]
+    assert breakers(rows) == [
+        f"distribution-matching, 10 a class, {worst}: of the samples that any attack broke, "
+        "autoattack-linf broke 100.0%, pgd-linf broke 90.0%"
+    ]
+
+
+def test_invalid_cells_show_no_number_and_why() -> None:
+    invalid = a_number("robust-accuracy", CELL, None, present=0, reason="3 of 3 non-finite logits")
+
+    [row] = standings([a_group(replaced=[invalid])])
+
+    assert cells(row)[-2] == "-"
+    assert (
+        notes([row])[0]
+        == "distribution-matching, 10 a class: 3 of 3 non-finite logits (pgd-linf@8/255)"
+    )
+
+
+def test_page_tells_doubts_and_worst_cases() -> None:
+    group = a_group(
+        replaced=[
+            a_doubt("near-chance", reason="clean accuracy 12.0% is near chance, 10.0%"),
+            a_number("robust-accuracy", "worst-case-linf@8/255:S2", 0.15),
+            a_number("breaking-share", "pgd-linf@8/255", 0.9),
+        ]
+    )
+
+    page = render_page("Doubtful", standings([group]), Provenance(), generated_at=0.0)
+
+    assert "near-chance: clean accuracy 12.0% is near chance, 10.0%" in page
+    assert "20.0 ± 2.0 !" in page
+    assert "pgd-linf broke 90.0%" in page
 
 
 def test_csv_and_json_hold_the_same_fractions() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from overproof.core.semantics import Semantics
+from overproof.evaluation.counts import CellCounts, CleanCounts, NetworkCounts
 from overproof.evaluation.reliability import (
     FLAT_GRADIENTS,
     NEAR_CHANCE,
@@ -18,7 +19,7 @@ from overproof.evaluation.reliability import (
     checks,
     network_warnings,
 )
-from overproof.evaluation.robustness import CellCounts, CleanCounts, NetworkCounts, Number
+from overproof.evaluation.robustness import Number
 
 PGD = "pgd-linf[steps=20]@8/255"
 CW = "cw-linf@8/255"

@@ -5,11 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from overproof.core.semantics import Semantics
+from overproof.evaluation.counts import CellCounts, CleanCounts, NetworkCounts
 from overproof.evaluation.intervals import mean_and_ci
 from overproof.evaluation.robustness import (
-    CellCounts,
-    CleanCounts,
-    NetworkCounts,
     Number,
     accuracy,
     drop_rate,

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import random
+from base64 import b64encode
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -51,9 +53,16 @@ def a_network(number: int, *, on: int | Mapping[str, str] = 1, correct: int | No
     return a_unit(JobKind.TRAIN, number, body, result)
 
 
+def encoded(survivors: str) -> str:
+    """`1100…`, a digit for each sample, as attackers store it."""
+    return b64encode(int(survivors, 2).to_bytes(len(survivors) // 8, "big")).decode()
+
+
 def a_cell(
     number: int,
     *,
+    attack: str = "pgd-linf",
+    survivors: str | None = None,
     clean: int = 80,
     s1: int = 30,
     s2: int = 20,
@@ -63,7 +72,7 @@ def a_cell(
 ) -> UnitRow:
     body = {
         "victim": unit_id("trn", number),
-        "attack": {"name": "pgd-linf", "params": {"steps": 20, "step_size": "2/255"}},
+        "attack": {"name": attack, "params": {"steps": 20, "step_size": "2/255"}},
         "threat": {"norm": "linf", "epsilon": "8/255"},
         "test_set": DATASET,
         "seed": number,
@@ -75,8 +84,10 @@ def a_cell(
         "robust_s2": s2,
         "robust_s3": s3,
         "invalid": invalid,
+        "survivors": survivors and encoded(survivors),
     }
-    return a_unit(JobKind.ATTACK, number, body, result if done else None)
+    apart = 0 if attack == "pgd-linf" else 1_000
+    return a_unit(JobKind.ATTACK, number + apart, body, result if done else None)
 
 
 def group_row(rows: Sequence[UnitRow], metric: str, slice_name: str) -> MetricRow:
@@ -185,6 +196,56 @@ def test_order_of_rows_does_not_matter_and_keys_are_unique() -> None:
     assert set(metrics) == set(again)
     keys = [(row.scope, row.subject, row.metric, row.slice) for row in metrics]
     assert len(keys) == len(set(keys))
+
+
+def test_worst_case_over_attacks_is_taken_by_sample_then_averaged_over_networks() -> None:
+    def cells(number: int, pgd: str, cw: str) -> list[UnitRow]:
+        return [
+            a_cell(number, s2=pgd.count("1"), survivors=pgd),
+            a_cell(number, attack="cw-linf", s2=cw.count("1"), survivors=cw),
+        ]
+
+    rows = [
+        a_network(0, on=0),
+        *cells(0, "1" * 40 + "0" * 64, "0" * 20 + "1" * 40 + "0" * 44),
+        a_network(1, on=1),
+        *cells(1, "1" * 40 + "0" * 64, "1" * 40 + "0" * 64),
+    ]
+
+    worst = group_row(rows, "robust-accuracy", "worst-case-linf@8/255:S2")
+    drop = group_row(rows, "drop-rate", "worst-case-linf@8/255:S2")
+    broken = group_row(rows, "breaking-share", SLICE.rpartition(":")[0])
+
+    # 20 and 40 of 100 samples are in both cells, of 80 that are right when clean.
+    assert worst.value == pytest.approx((0.2 + 0.4) / 2)
+    assert drop.value == pytest.approx((60 / 80 + 40 / 80) / 2)
+    assert broken.value == pytest.approx((40 / 60 + 1.0) / 2)
+    assert (worst.present, worst.expected) == (2, 2)
+    slices = {row.slice for row in compute_metrics(GROUP, rows) if row.slice.startswith("worst")}
+    assert slices == {"worst-case-linf@8/255:S2"}
+
+
+def test_worst_case_of_a_pending_attack_is_not_yet_measured() -> None:
+    rows = [
+        a_network(0, on=0),
+        a_cell(0, survivors="1" * 20 + "0" * 84),
+        a_cell(0, attack="cw-linf", done=False),
+    ]
+
+    row = group_row(rows, "robust-accuracy", "worst-case-linf@8/255:S2")
+
+    assert (row.value, row.present, row.expected) == (None, 0, 1)
+    assert row.reason == "1 of 1 not yet measured"
+
+
+def test_warning_of_a_group_tells_what_the_first_network_showed() -> None:
+    rows = [a_network(0, on=0), a_cell(0), a_network(1, on=1), a_cell(1)]
+    flat = replace(rows[3], result={**rows[3].result, "flat_gradients": 30})
+
+    row = group_row([*rows[:3], flat], "reliability-warning", f"flat-gradients:{SLICE[:-3]}")
+
+    assert row.value == 0.5
+    assert row.reason == "gradients of zero on 30.0% of the samples: the attack was blind there"
 
 
 def test_group_without_units_has_no_metrics() -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from base64 import b64decode
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -232,6 +234,9 @@ def test_cells_store_what_happened_to_every_test_image(
         assert result["robust_s1"] == int((last == label).sum())
         assert result["robust_s2"] == int(stored["worst"].sum())
         assert result["robust_s2"] <= result["robust_s3"] <= result["robust_s1"]
+        bits = np.unpackbits(np.frombuffer(b64decode(result["survivors"]), dtype=np.uint8))
+        assert bits[: len(label)].tolist() == stored["worst"].int().tolist()
+        assert not bits[len(label) :].any()
         assert result["invalid"] is None
     fgsm, pgd = (outputs[UnitId(unit.id)].result for unit in units)
     assert (fgsm["forward_passes"], fgsm["backward_passes"]) == (50, 0)

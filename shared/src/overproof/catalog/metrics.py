@@ -46,6 +46,7 @@ def metric(name: str) -> MetricInfo:
 CLEAN_ACCURACY = "clean-accuracy"
 ROBUST_ACCURACY = "robust-accuracy"
 DROP_RATE = "drop-rate"
+BREAKING_SHARE = "breaking-share"
 RELIABILITY_WARNING = "reliability-warning"
 HARD_LABEL_RECOVERY = "hard-label-recovery"
 IMPROVEMENT_OVER_RANDOM = "improvement-over-random"
@@ -76,6 +77,15 @@ for _info in (
         target="overproof.evaluation.robustness:network_drop_rate",
         summary="(clean - robust) / clean, for each attack and budget",
         source="DD-RobustBench, equation 1",
+        unit="fraction",
+        higher_is_better=False,
+        scopes=("network", "distilled-set"),
+    ),
+    MetricInfo(
+        name=BREAKING_SHARE,
+        target="overproof.evaluation.robustness:network_breaking_share",
+        summary="share of the samples broken by any attack of a budget that this attack broke",
+        source="overproof.evaluation.robustness",
         unit="fraction",
         higher_is_better=False,
         scopes=("network", "distilled-set"),

@@ -16,12 +16,62 @@ from overproof.catalog.attacks import ATTACKS
 from overproof.core.registry import Params, Registry
 from overproof.core.semantics import Semantics
 from overproof.core.spec import PluginRef, Scalar
-from overproof.core.threat import epsilon_value
+from overproof.core.threat import Norm, epsilon_value
 from overproof.errors import UnknownPlugin
 
 ALL = ""  # the slice of numbers that are not restricted, such as clean accuracy
 # Clean accuracy after the last epoch, and the highest of the epochs that were looked at.
 LAST, BEST = "last", "best"
+
+# What stands for an attack in slices of numbers over several, with the norm behind it: over all
+# attacks of a budget, and over those of smaller budgets too.
+WORST_CASE = "worst-case"
+ENVELOPE = "envelope"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One attack at one budget.
+
+    Attributes:
+        attack: the attack with its non-default parameters in brackets.
+        epsilon: the budget as written in the spec.
+    """
+
+    attack: str
+    epsilon: str
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read a label as `str` writes it.
+
+        Raises:
+            ValueError: `text` is no label of a cell.
+        """
+        attack, _, epsilon = text.rpartition("@")
+        if not attack or not epsilon:
+            raise ValueError(f"{text!r} is no attack and budget; write it as 'pgd-linf@8/255'")
+        return cls(attack, epsilon)
+
+    @property
+    def name(self) -> str:
+        """The attack without its parameters."""
+        return self.attack.partition("[")[0]
+
+    @property
+    def norm(self) -> Norm | None:
+        """The last word of the attack's name; None where that is no norm."""
+        word = self.name.rpartition("-")[2]
+        return Norm(word) if word in list(Norm) else None
+
+    @property
+    def radius(self) -> float:
+        """The budget as a float in pixel units of [0, 1]."""
+        return epsilon_value(self.epsilon)
+
+    def __str__(self) -> str:
+        """`attack@epsilon`."""
+        return f"{self.attack}@{self.epsilon}"
 
 
 @dataclass(frozen=True)

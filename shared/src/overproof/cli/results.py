@@ -113,7 +113,7 @@ def show_leaderboard(
 ) -> None:
     """Print the leaderboard of one experiment or of all."""
     from overproof.report.standings import by_bench, standings, to_records
-    from overproof.report.text import HEADERS, LEGEND, NUMBERS, cells, doubts, notes
+    from overproof.report.text import HEADERS, LEGEND, NUMBERS, breakers, cells, doubts, notes
 
     rows = standings(repository.leaderboard(experiment_id), semantics)
     if as_json:
@@ -129,6 +129,8 @@ def show_leaderboard(
         say(f"* {note}")
     for doubt in doubts(rows):
         say(f"! {doubt}")
+    for line in breakers(rows):
+        say(line)
 
 
 def show_rankings(

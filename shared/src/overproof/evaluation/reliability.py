@@ -10,10 +10,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from overproof.catalog.attacks import CROSS_ENTROPY, MARGIN, attack
+from overproof.catalog.slices import Cell
 from overproof.core.semantics import Semantics
 from overproof.core.threat import Norm
 from overproof.errors import UnknownPlugin
-from overproof.evaluation.robustness import CellCounts, NetworkCounts, Number, Numbers
+from overproof.evaluation.counts import CellCounts, NetworkCounts
+from overproof.evaluation.robustness import Number, Numbers
 
 NEAR_CHANCE = "near-chance"
 PROBABILITY_OUTPUTS = "probability-outputs"
@@ -128,13 +130,13 @@ def _square_gain(label: str, cell: CellCounts, limits: Thresholds) -> Check:
 def _losses(cells: Mapping[str, CellCounts], limits: Thresholds) -> Iterator[Check]:
     best: dict[tuple[Norm, str], dict[str, float]] = {}
     for label, cell in cells.items():
-        name, epsilon = _name_and_epsilon(label)
+        parsed = Cell.parse(label)
         try:
-            info = attack(name)
+            info = attack(parsed.name)
         except UnknownPlugin:  # installed elsewhere: what it climbs is not known
             continue
         for tag in info.tags & {CROSS_ENTROPY, MARGIN}:
-            by_loss = best.setdefault((info.norm, epsilon), {})
+            by_loss = best.setdefault((info.norm, parsed.epsilon), {})
             robust = cell.robust[Semantics.S2] / cell.total
             by_loss[tag] = min(robust, by_loss.get(tag, robust))
     for (norm, epsilon), by_loss in best.items():
@@ -149,9 +151,3 @@ def _losses(cells: Mapping[str, CellCounts], limits: Thresholds) -> Iterator[Che
                 f"{norm}@{epsilon}",
                 warning if gap > limits.loss_gap else None,
             )
-
-
-def _name_and_epsilon(label: str) -> tuple[str, str]:
-    """`pgd-linf[steps=20]@8/255` → `pgd-linf`, `8/255`."""
-    described, _, epsilon = label.rpartition("@")
-    return described.partition("[")[0], epsilon

@@ -8,11 +8,13 @@ from __future__ import annotations
 import statistics
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from overproof.catalog.slices import ALL, BEST, LAST
 from overproof.core.semantics import Semantics
+from overproof.evaluation.counts import CellCounts, NetworkCounts
 from overproof.evaluation.intervals import mean_and_ci
+from overproof.evaluation.worst_case import beside, worst_cases
 
 
 @dataclass(frozen=True)
@@ -21,60 +23,6 @@ class Number:
 
     value: float | None
     reason: str | None = None
-
-
-@dataclass(frozen=True)
-class CellCounts:
-    """What one attack at one budget left of one network.
-
-    Attributes:
-        total: attacked samples.
-        clean_correct: those classified rightly before the attack.
-        robust: meaning of robust → samples that are robust by it; not read when invalid.
-        invalid: why the cell gives no number (e.g. non-finite logits), None for a valid one.
-        flat_gradients: samples at which the attack met a gradient of zero.
-        broken_by: part of a cascade → samples that it broke and no part before it.
-        classes: that the network tells apart, 0 where it is not known.
-        probabilities: the network's outputs look like probabilities.
-    """
-
-    total: int
-    clean_correct: int
-    robust: Mapping[Semantics, int]
-    invalid: str | None = None
-    flat_gradients: int = 0
-    broken_by: Mapping[str, int] = field(default_factory=dict)
-    classes: int = 0
-    probabilities: bool = False
-
-
-@dataclass(frozen=True)
-class CleanCounts:
-    """What a network does on the unchanged test set.
-
-    Attributes:
-        correct: right answers of the weights that are kept.
-        total: of the test set.
-        last, best: right answers after the last epoch, and the most after any that was looked at;
-            None for networks that were not watched in training.
-    """
-
-    correct: int
-    total: int
-    last: int | None = None
-    best: int | None = None
-
-
-@dataclass(frozen=True)
-class NetworkCounts:
-    """What is known of one network; None stands for what is wanted and not yet measured.
-
-    Attributes:
-        cells: label of a cell (`pgd-linf@8/255`) → its counts.
-    """
-
-    clean: CleanCounts | None
-    cells: Mapping[str, CellCounts | None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -147,31 +95,57 @@ def network_clean_accuracy(network: NetworkCounts) -> Numbers:
 
 
 def network_robust_accuracy(network: NetworkCounts) -> Numbers:
-    """Accuracy under each attack, for each meaning of robust."""
+    """Accuracy under each attack, for each meaning of robust, and in the worst cases over them."""
     return _over_cells(network, _robust_accuracy)
 
 
 def network_drop_rate(network: NetworkCounts) -> Numbers:
-    """Relative loss under each attack, for each meaning of robust.
+    """Relative loss under each attack, for each meaning of robust, and in the worst cases.
 
     Clean and robust accuracy are those of the cell, so both are over the same samples.
     """
     return _over_cells(network, _drop_rate)
 
 
+def network_breaking_share(network: NetworkCounts) -> Numbers:
+    """For each cell, how much of what the attacks of its budget broke together it broke alone.
+
+    Only for budgets at which there are several attacks.
+    """
+    together = worst_cases(network.cells)
+    return {
+        label: _breaking_share(network.cells[label], together[worst])
+        for label, worst in beside(network.cells).items()
+    }
+
+
+def _breaking_share(cell: CellCounts | None, together: CellCounts | None) -> Number | None:
+    if cell is None or together is None:
+        return None
+    if cell.invalid is not None or together.invalid is not None:
+        return Number(None, cell.invalid or together.invalid)
+    broken = together.clean_correct - together.robust[Semantics.S2]
+    if broken == 0:
+        return Number(None, "no sample was broken")
+    return Number((cell.clean_correct - cell.robust[Semantics.S2]) / broken)
+
+
 def _over_cells(
     network: NetworkCounts, compute: Callable[[CellCounts, Semantics], Number]
 ) -> Numbers:
+    wanted = [
+        *((label, cell, each) for label, cell in network.cells.items() for each in Semantics),
+        *((label, cell, Semantics.S2) for label, cell in worst_cases(network.cells).items()),
+    ]
     numbers: dict[str, Number | None] = {}
-    for label, cell in network.cells.items():
-        for semantics in Semantics:
-            slice_name = f"{label}:{semantics}"
-            if cell is None:
-                numbers[slice_name] = None
-            elif cell.invalid is not None:
-                numbers[slice_name] = Number(None, cell.invalid)
-            else:
-                numbers[slice_name] = compute(cell, semantics)
+    for label, cell, semantics in wanted:
+        slice_name = f"{label}:{semantics}"
+        if cell is None:
+            numbers[slice_name] = None
+        elif cell.invalid is not None:
+            numbers[slice_name] = Number(None, cell.invalid)
+        else:
+            numbers[slice_name] = compute(cell, semantics)
     return numbers
 
 

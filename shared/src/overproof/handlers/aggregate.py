@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from base64 import b64decode
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,14 +14,8 @@ from overproof.core.ids import GroupId, UnitId, group_id_of
 from overproof.core.semantics import Semantics
 from overproof.core.spec import CellBody
 from overproof.core.states import JobKind, UnitState
-from overproof.evaluation.robustness import (
-    CellCounts,
-    CleanCounts,
-    NetworkCounts,
-    Number,
-    Numbers,
-    mean_over_seeds,
-)
+from overproof.evaluation.counts import CellCounts, CleanCounts, NetworkCounts
+from overproof.evaluation.robustness import Number, Numbers, mean_over_seeds
 from overproof.results.views import MetricRow, MetricScope, UnitRow
 
 _SCOPES = {MetricScope.NETWORK, MetricScope.DISTILLED_SET}
@@ -108,7 +103,12 @@ def _cell_counts(row: UnitRow) -> CellCounts | None:
         broken_by=row.result.get("broken_by", {}),
         classes=int(row.result.get("classes", 0)),
         probabilities=bool(row.result.get("probabilities", False)),
+        survivors=_bits(row.result.get("survivors")),
     )
+
+
+def _bits(encoded: str | None) -> int | None:
+    return None if encoded is None else int.from_bytes(b64decode(encoded), "big")
 
 
 def _network_rows(
@@ -150,5 +150,11 @@ def _group_rows(
             expected=mean.expected,
             low=mean.low,
             high=mean.high,
-            reason=mean.reason,
+            reason=_told(sets.values()) or mean.reason,
         )
+
+
+def _told(sets: Iterable[Sequence[Number | None]]) -> str | None:
+    """What the first network says beside its number, as warnings do."""
+    numbers = (number for of_set in sets for number in of_set if number is not None)
+    return next((each.reason for each in numbers if each.value is not None and each.reason), None)

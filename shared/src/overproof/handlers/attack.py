@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,6 +28,7 @@ class WhiteBoxHandler(JobHandler):
     Result: `total`, `clean_correct`, `robust_s1`, `robust_s2`, `robust_s3`, `flat_gradients`
     (counts), `shorter_runs` (the three readings by a smaller number of steps), `broken_by` (counts
     by part of a cascade), `notes` (what the attack did differently), `classes`,
+    `survivors` (base64 of a bit for each image in order, set where it is robust by S2),
     `probabilities` (whether the outputs look like some), `forward_passes`,
     `backward_passes` (rows, without the shared clean pass), `invalid` (null, or why the counts mean
     nothing); `cost.seconds`, the cell's share of the job by passes.
@@ -88,6 +90,7 @@ def _cell(body: CellBody) -> Cell:
 
 
 def _output(outcome: CellOutcome, path: Path, seconds: float) -> UnitOutput:
+    import numpy as np
     from safetensors.torch import save_file
 
     tensors = {
@@ -108,6 +111,7 @@ def _output(outcome: CellOutcome, path: Path, seconds: float) -> UnitOutput:
         "probabilities": outcome.probabilities,
         "forward_passes": outcome.forward_passes,
         "backward_passes": outcome.backward_passes,
+        "survivors": b64encode(np.packbits(outcome.worst.numpy()).tobytes()).decode(),
         "invalid": outcome.fault(),
         "cost": {"seconds": seconds},
     }

@@ -20,7 +20,7 @@ from overproof.report import ranking
 from overproof.report.figures import FIGURES, score_against_drop_rate
 from overproof.report.ranking import Ranked
 from overproof.report.standings import Standing, by_bench, to_csv, to_json
-from overproof.report.text import HEADERS, LEGEND, NUMBERS, cells, doubts, notes
+from overproof.report.text import HEADERS, LEGEND, NUMBERS, breakers, cells, doubts, notes
 from overproof.results.views import UnitRow
 
 _STYLE = """
@@ -107,6 +107,9 @@ def _results(rows: Sequence[Standing]) -> Iterator[str]:
         doubtful = "".join(f"<li>{escape(doubt)}</li>" for doubt in doubts(members))
         if doubtful:
             yield f'<p class="note">! in doubt:</p><ul class="note">{doubtful}</ul>'
+        parts = "".join(f"<li>{escape(line)}</li>" for line in breakers(members))
+        if parts:
+            yield f'<p class="note">Worst cases:</p><ul class="note">{parts}</ul>'
         if any(row.cell is not None for row in members):
             yield from _figures(members)
 

@@ -9,11 +9,12 @@ import csv
 import io
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from overproof.catalog.distillation import DISTILLATION
 from overproof.catalog.metrics import (
+    BREAKING_SHARE,
     CLEAN_ACCURACY,
     DROP_RATE,
     RELIABILITY_WARNING,
@@ -21,7 +22,16 @@ from overproof.catalog.metrics import (
 )
 from overproof.catalog.models import MODELS
 from overproof.catalog.protocols import PROTOCOLS
-from overproof.catalog.slices import ALL, BEST, LAST, Slice, plugin_label
+from overproof.catalog.slices import (
+    ALL,
+    BEST,
+    ENVELOPE,
+    LAST,
+    WORST_CASE,
+    Cell,
+    Slice,
+    plugin_label,
+)
 from overproof.core.registry import Registry
 from overproof.core.semantics import Semantics
 from overproof.core.spec import PluginRef
@@ -88,8 +98,10 @@ class Standing:
         method: distillation method with its non-default parameters, or `whole set`.
         images_per_class: None for the whole set.
         attack, epsilon, semantics: None for a group that is not attacked.
-        warnings: why the robust accuracy is in doubt, `flat-gradients; near-chance`; see
+        doubts: why the robust accuracy is in doubt: name of a check → what it found, see
             `evaluation.reliability`. A doubt about any of the networks is one about the group.
+        broken_by: of the worst case over attacks, attack → share of the broken samples that it
+            broke by itself, the largest first.
         last, best: clean accuracy after the last epoch, and the highest of those that were
             looked at: the best of several tries on the test set, so too high.
     """
@@ -106,9 +118,15 @@ class Standing:
     clean: Measured
     robust: Measured
     drop_rate: Measured
-    warnings: str = ""
     last: Measured = Measured()
     best: Measured = Measured()
+    doubts: Mapping[str, str] = field(default_factory=dict)
+    broken_by: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def warnings(self) -> str:
+        """Names of the doubts: `flat-gradients; near-chance`."""
+        return "; ".join(self.doubts)
 
     @property
     def cell(self) -> str | None:
@@ -133,8 +151,8 @@ def standings(
 ) -> list[Standing]:
     """Rows of the leaderboard under one meaning of robust.
 
-    Order: comparable rows together (data set, network, protocol, attack, budget), the most robust
-    first, those without a number last.
+    Order: comparable rows together (data set, network, protocol, attack, budget), the worst case
+    over attacks before single attacks, the most robust first, those without a number last.
     """
     flat = [standing for row in rows for standing in _of_group(row, semantics)]
     return sorted(flat, key=_order)
@@ -205,23 +223,39 @@ def _of_group(row: LeaderboardRow, semantics: Semantics) -> list[Standing]:
             semantics=str(cell.semantics),
             robust=Measured.of(row.metrics.get((ROBUST_ACCURACY, str(cell)))),
             drop_rate=Measured.of(row.metrics.get((DROP_RATE, str(cell)))),
-            warnings="; ".join(_warnings(row, cell)),
+            doubts=_doubts(row, cell),
+            broken_by=_broken_by(row, cell),
         )
         for cell in slices
         if cell.semantics is semantics
     ] or [base]
 
 
-def _warnings(row: LeaderboardRow, cell: Slice) -> list[str]:
-    """Names of the doubts about a cell: its own, those about its budget and about the networks."""
-    norm = cell.attack.partition("[")[0].rpartition("-")[2]  # the last word of an attack's name
+def _doubts(row: LeaderboardRow, cell: Slice) -> dict[str, str]:
+    """The doubts about a cell: its own, those about its budget and about the networks."""
+    norm = Cell(cell.attack, cell.epsilon).norm
     concerned = {"", f"{cell.attack}@{cell.epsilon}", f"{norm}@{cell.epsilon}"}
-    checks = [
-        name.partition(":")
+    found = {}
+    for (metric, name), number in sorted(row.metrics.items()):
+        check, _, where = name.partition(":")
+        if metric == RELIABILITY_WARNING and number.value and where in concerned:
+            found[check] = number.reason or check
+    return found
+
+
+def _broken_by(row: LeaderboardRow, cell: Slice) -> dict[str, float]:
+    """Of a worst case, what each of its attacks had a part in."""
+    norm = Cell(cell.attack, cell.epsilon).norm
+    if cell.attack != f"{WORST_CASE}-{norm}":
+        return {}
+    shares = {
+        part.attack: number.value
         for (metric, name), number in row.metrics.items()
-        if metric == RELIABILITY_WARNING and number.value
-    ]
-    return sorted({check for check, _, where in checks if where in concerned})
+        if metric == BREAKING_SHARE and number.value is not None
+        for part in [Cell.parse(name)]
+        if (part.norm, part.epsilon) == (norm, cell.epsilon)
+    }
+    return dict(sorted(shares.items(), key=lambda each: (-each[1], each[0])))
 
 
 def network_label(group: Mapping[str, Any]) -> str:
@@ -256,6 +290,8 @@ def _order(row: Standing) -> tuple[Any, ...]:
     robust = row.robust.value
     return (
         row.bench,
+        not (row.attack or "").startswith(f"{WORST_CASE}-"),
+        not (row.attack or "").startswith(f"{ENVELOPE}-"),
         row.attack or "",
         radius,
         robust is None,

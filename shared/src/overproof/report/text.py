@@ -18,7 +18,8 @@ NUMBERS = frozenset({"images/class", "clean %", "robust %", "drop rate %"})
 
 LEGEND = (
     "± is half of the 95 % interval over seeds (Student's t); S1: right on the last iterate, "
-    "S2: right on the clean image and on every iterate, S3: right on both."
+    "S2: right on the clean image and on every iterate, S3: right on both. "
+    "worst-case: no attack of the budget broke it; envelope: none of a smaller budget either."
 )
 
 
@@ -52,11 +53,25 @@ def percent(measured: Measured) -> str:
 
 def doubts(rows: Iterable[Standing]) -> list[str]:
     """Why numbers marked by an exclamation mark may look too good: a line for each reason."""
-    found: dict[tuple[str, str], dict[str, None]] = {}
+    found: dict[tuple[str, str, str], dict[str, None]] = {}
     for row in rows:
-        if row.warnings and row.cell is not None:
-            found.setdefault((row.training_set, row.warnings), {})[row.cell] = None
-    return [f"{name}: {why} ({', '.join(where)})" for (name, why), where in found.items()]
+        for check, why in row.doubts.items():
+            if row.cell is not None:
+                found.setdefault((row.training_set, check, why), {})[row.cell] = None
+    return [
+        f"{name}: {check}: {why} ({', '.join(where)})"
+        for (name, check, why), where in found.items()
+    ]
+
+
+def breakers(rows: Iterable[Standing]) -> list[str]:
+    """Which attacks made the worst cases what they are: a line for each."""
+    return [
+        f"{row.training_set}, {row.cell}: of the samples that any attack broke, "
+        + ", ".join(f"{attack} broke {share:.1%}" for attack, share in row.broken_by.items())
+        for row in rows
+        if row.broken_by
+    ]
 
 
 def notes(rows: Iterable[Standing]) -> list[str]:
