@@ -284,6 +284,13 @@ def test_a_change_of_a_scaled_job_lets_running_jobs_go_on() -> None:
         assert [rule["action"] for rule in rules] == ["Ignore"], name
 
 
+def test_workers_give_way_but_not_so_far_that_no_node_is_made_for_them() -> None:
+    values = {name: p["value"] for name, p in of_kind(render(("keda",)), "PriorityClass").items()}
+
+    # The cluster autoscaler's cut-off for pods that are worth no node.
+    assert -10 <= values["overproof-worker"] < 0 < values["overproof-control"]
+
+
 def test_pods_are_given_the_time_that_their_jobs_need_to_stop() -> None:
     for _, documents in everything():
         for name, template in templates(documents).items():
