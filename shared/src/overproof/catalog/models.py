@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -37,6 +39,18 @@ class TimmParams(Params):
     """Any architecture of timm, without downloaded weights."""
 
     architecture: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ForeignModelInfo(PluginInfo):
+    """A network that knows nothing of us: any callable that makes a torch module.
+
+    Attributes:
+        arguments: keyword → what it must know of the images: `classes`, `channels`, `height` or
+            `width`. The parameters are keywords too.
+    """
+
+    arguments: Mapping[str, str]
 
 
 MODELS: Registry = Registry("models")

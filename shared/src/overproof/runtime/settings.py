@@ -163,8 +163,8 @@ class Settings(BaseSettings):
     )
     plugins: Names = Field(
         (),
-        description="`module:function`, by commas, called at start to register plug-ins. They run "
-        "code: set it only to what you trust.",
+        description="`module:function` or paths of manifests (`.yaml`, docs/import.md), by commas, "
+        "which register plug-ins at start. They run code: set it only to what you trust.",
     )
 
     lease_ttl_s: Seconds = Field(

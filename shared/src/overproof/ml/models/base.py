@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 import torch
 from torch import Tensor, nn
 
-from overproof.catalog.models import MODELS
+from overproof.catalog.models import MODELS, ForeignModelInfo
 from overproof.core.spec import PluginRef
 from overproof.ml.augment.zca import Whitening
 from overproof.ml.seeding import seeded_init
@@ -165,12 +165,19 @@ def build(
         UnknownPlugin, InvalidSpec, PluginUnavailable: as the registry does.
         ShapeError: the network cannot take images of that size.
     """
+    from overproof.ml.models import foreign  # which builds on the classes above
+
     factory = MODELS.load(network.name)
     params = MODELS.resolve(network)
+    info = MODELS.get(network.name)
 
     def made() -> Normalized:
+        if isinstance(info, ForeignModelInfo):
+            module = foreign.make(factory, params, facts, info.arguments)
+        else:
+            module = factory(params, facts)
         if whitening is None:
-            return Normalized(factory(params, facts), facts)
-        return Whitened(factory(params, facts), facts, whitening)
+            return Normalized(module, facts)
+        return Whitened(module, facts, whitening)
 
     return seeded_init(made, seed, *labels)
