@@ -1,4 +1,4 @@
-"""Services as pods run them: process 1, a user that nobody knows, a file system that is read-only.
+"""Services as pods run them: process 1, an unknown user, read-only files, a limit of memory.
 
 A namespace of processes and mounts stands in for the container: no image and no kubelet, but the
 entry points of the Dockerfiles with the variables of the manifests.
@@ -31,13 +31,14 @@ from tests.deploy.manifests import (
     environment,
     image_environment,
     main_container,
+    quantity,
     render_overlay,
     templates,
 )
 from tests.services.test_entry_points import get, submit
 from tests.worker.tasks import a_probe, register
 
-TIMEOUT_S = 60.0
+TIMEOUT_S = 90.0
 
 # The folder stays writable, everything else becomes read-only.
 _CONFINE = 'mount --bind "$1" "$1" && mount -o remount,bind,ro / && shift && exec "$@"'
@@ -71,6 +72,8 @@ class Pod:
         entry = entry_point(name)
         start = {"python": [sys.executable], "overproof": [sys.executable, "-m", "overproof"]}
         command = [*start[entry[0]], *entry[1:]]
+        # Of each process; a container's limit holds for all of its processes together.
+        memory = int(quantity(main_container(template)["resources"]["limits"]["memory"]))
         if name == "dashboard":
             command.append(f"--port={self.port}")
         with self._log.open("wb") as log:
@@ -80,7 +83,7 @@ class Pod:
                     *("sh", "-c", _CONFINE, "sh", home),
                     *("setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups"),
                     *("--no-new-privs", f"--inh-caps={_READ_ONLY}", f"--ambient-caps={_READ_ONLY}"),
-                    f"--bounding-set={_READ_ONLY}",
+                    *(f"--bounding-set={_READ_ONLY}", "prlimit", f"--data={memory}"),
                     *command,
                 ],
                 cwd=ROOT,
@@ -188,11 +191,12 @@ def test_dashboard_is_served_by_process_1_of_a_confined_pod(pod: Callable[..., P
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)
 def test_drained_pod_loses_neither_work_nor_a_retry(
     pod: Callable[..., Pod], tmp_path: Path
 ) -> None:
     register()
-    unit = a_probe(behaviour="slow", steps=400)
+    unit = a_probe(behaviour="slow", steps=200)
     job_id = JobSpec.of((unit,)).job_id
     settings = {
         "OVERPROOF_PLUGINS": "tests.worker.tasks:register",
