@@ -16,11 +16,11 @@ from scripts.testservers.processes import ServerError, run
 
 KUBERNETES_VERSION = "1.34.2"
 KEDA_VERSION = "2.18.0"
-MONITORING_VERSION = "0.86.0"  # of the Prometheus operator, for its kinds alone
 
 KUBERNETES = f"kubernetes-{KUBERNETES_VERSION}"
 KEDA = f"keda-{KEDA_VERSION}"
-MONITORING = f"monitoring-{MONITORING_VERSION}"
+KEDA_KINDS = f"keda-kinds-{KEDA_VERSION}"
+KEDA_MODULE = "github.com/kedacore/keda/v2"
 KUBERNETES_PROGRAMS = ("kube-apiserver", "kube-controller-manager", "kubectl")
 
 # Kubernetes is written as if these were modules of their own, and publishes them so.
@@ -94,27 +94,26 @@ def ensure_kubernetes() -> Path:
 
 
 def ensure_keda() -> Path:
-    """The folder with the program `operator` and, below `crds`, KEDA's kinds."""
+    """The folder of KEDA's program `operator`."""
 
     def build(folder: Path) -> None:
-        module = "github.com/kedacore/keda/v2"
-        source = _download(module, KEDA_VERSION)
-        replaced = list(_replacements((source / "go.mod").read_text()))
-        requirement = f"{module} v{KEDA_VERSION}"
-        _build_module(folder, requirement, replaced, [f"{module}/cmd/operator"], flags="-s -w")
-        shutil.copytree(source / "config/crd/bases", folder / "crds")
+        replaced = list(
+            _replacements((_download(KEDA_MODULE, KEDA_VERSION) / "go.mod").read_text())
+        )
+        requirement = f"{KEDA_MODULE} v{KEDA_VERSION}"
+        _build_module(folder, requirement, replaced, [f"{KEDA_MODULE}/cmd/operator"], flags="-s -w")
 
     return ensure_cached(KEDA, build)
 
 
-def ensure_monitoring_kinds() -> Path:
-    """The folder of the Prometheus operator's kinds; nothing of it runs."""
+def ensure_keda_kinds() -> Path:
+    """The folder of the definitions of KEDA's kinds; nothing is compiled."""
 
     def build(folder: Path) -> None:
-        source = _download("github.com/prometheus-operator/prometheus-operator", MONITORING_VERSION)
-        shutil.copytree(source / "example/prometheus-operator-crd", folder / "crds")
+        for file in (_download(KEDA_MODULE, KEDA_VERSION) / "config/crd/bases").glob("*.yaml"):
+            shutil.copy(file, folder)
 
-    return ensure_cached(MONITORING, build)
+    return ensure_cached(KEDA_KINDS, build)
 
 
 def _build_module(

@@ -25,7 +25,7 @@ from scripts.testservers.processes import (
     wait_until,
 )
 
-from .building import ensure_etcd, ensure_keda, ensure_kubernetes
+from .building import ensure_etcd, ensure_keda, ensure_keda_kinds, ensure_kubernetes
 
 START_TIMEOUT_S = 120.0
 # There are no nodes but the one that tests make up, so that none is found missing.
@@ -134,7 +134,7 @@ def _trusting() -> ssl.SSLContext:
 
 @contextmanager
 def running_cluster() -> Iterator[Cluster]:
-    """A new, empty control plane on loopback; gone afterwards.
+    """A new control plane on loopback that knows KEDA's kinds; gone afterwards.
 
     Raises:
         ServerError: a program cannot be had or does not serve.
@@ -198,19 +198,20 @@ def running_cluster() -> Iterator[Cluster]:
                 f"--controllers=*,{','.join(f'-{each}' for each in WITHOUT_CONTROLLERS)}",
             ],
         )
+        cluster.kubectl("apply", "--server-side", f"--filename={ensure_keda_kinds()}")
+        cluster.kubectl("wait", "--for=condition=established", "customresourcedefinitions", "--all")
         yield cluster
 
 
 @contextmanager
 def running_keda(cluster: Cluster) -> Iterator[None]:
-    """KEDA's operator beside the cluster, its kinds applied.
+    """KEDA's operator beside the cluster, which knows its kinds.
 
     Raises:
         ServerError: it cannot be had.
     """
     keda = ensure_keda()
     ports = choose_free_ports()
-    cluster.kubectl("apply", "--server-side", f"--filename={keda / 'crds'}")
     cluster.apply([{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "keda"}}])
     certificates = cluster.folder / "keda-certificates"
     certificates.mkdir()

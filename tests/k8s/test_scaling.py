@@ -74,8 +74,9 @@ class Installed:
 
 @pytest.fixture
 def installed(
-    cluster: Cluster, tmp_path: Path, server_url: Callable[[str], str]
+    autoscaled: Cluster, tmp_path: Path, server_url: Callable[[str], str]
 ) -> Iterator[Installed]:
+    cluster = autoscaled
     with (
         reader_role(server_url("POSTGRES")),
         cluster_deployment(tmp_path, server_url) as deployment,
