@@ -128,3 +128,54 @@ def test_spec_that_trains_needs_a_network_and_one_that_only_attacks_does_not() -
         an_experiment(methods=[], images_per_class=[])
 
     assert an_experiment(networks=[], methods=[], images_per_class=[], weights="old").weights
+
+
+TAUGHT = {"methods": ["rded"], "images_per_class": [1], "protocol": "fkd", "attacks": []}
+
+
+def test_brought_network_is_the_teacher_and_none_is_trained() -> None:
+    planned = _plan(**TAUGHT, teacher_weights="old", seeds=[0, 1])
+
+    assert _tasks(planned.units) == {
+        "imported-networks": 1,
+        "synthesis": 2,
+        "soft-labels": 2,
+        "networks": 2,
+    }
+    [teacher] = [unit for unit in planned.units if unit.task == "imported-networks"]
+    users = [unit for unit in planned.units if "teacher" in unit.body]
+    assert {unit.body["teacher"] for unit in users} == {teacher.id}
+    [group] = planned.groups.values()
+    assert group["teacher_weights"] == {"name": "old", "version": "b" * 64}
+    assert group["teacher"]["params"]["width"] == 8
+
+
+def test_brought_network_can_be_teacher_and_victim() -> None:
+    planned = _plan(**TAUGHT | {"attacks": an_experiment().attacks}, teacher_weights="old")
+    both = _plan(
+        **TAUGHT | {"attacks": an_experiment().attacks}, teacher_weights="old", weights="old"
+    )
+
+    [teacher] = [unit for unit in planned.units if unit.task == "imported-networks"]
+    [victim] = [unit for unit in both.units if unit.task == "imported-networks"]
+    assert (victim.id, teacher.group) == (teacher.id, None)
+    assert victim.group in both.groups
+
+
+def test_teacher_of_another_data_set_is_a_fault() -> None:
+    with pytest.raises(InvalidSpec) as caught:
+        _plan(**TAUGHT, teacher_weights="bare")
+    assert "nobody said what network bare is for" in caught.value.faults[0]
+
+    with pytest.raises(InvalidSpec) as caught:
+        _plan(**TAUGHT, teacher_weights="none")
+    assert [fault.split(":")[0] for fault in caught.value.faults] == ["teacher_weights.0"]
+
+    other = {"name": "mnist", "version": "d" * 64}
+    with pytest.raises(InvalidSpec, match="old does not know the classes of mnist"):
+        _plan(**TAUGHT, teacher_weights="old", datasets=["digits", other])
+
+
+def test_brought_teacher_without_batch_statistics_cannot_be_inverted() -> None:
+    with pytest.raises(InvalidSpec, match="sre2l compares batch statistics"):
+        _plan(**TAUGHT | {"methods": ["sre2l"]}, teacher_weights="old")

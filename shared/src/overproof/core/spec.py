@@ -384,6 +384,8 @@ class ExperimentSpec(_Frozen):
         teacher: network that labels images and that methods invert; the matching network with
             batch norm by default.
         teacher_protocol: how it is trained.
+        teacher_weights: a network that was brought by `overproof weights add` and serves as the
+            teacher, in the place of one that is trained.
         exceptions: parts of the grid with other networks or another protocol; of several that
             fit, later ones win.
         ranking: also train what distilled sets are ranked against; those of `random` are not.
@@ -408,6 +410,7 @@ class ExperimentSpec(_Frozen):
     protocol: PluginRef = PluginRef(name="dsa")
     teacher: PluginRef | None = None
     teacher_protocol: PluginRef = PluginRef(name="squeeze")
+    teacher_weights: AssetSpec | None = None
     exceptions: tuple[ExceptionSpec, ...] = ()
     ranking: Annotated[RankingSpec | None, BeforeValidator(_as_ranking)] = None
     attacks: tuple[AttackGrid, ...] = ()

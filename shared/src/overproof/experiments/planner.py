@@ -139,7 +139,10 @@ class _Builder:
 
     def add(self, unit: Unit) -> UnitId:
         unit_id = UnitId(unit.id)
-        self.units.setdefault(unit_id, unit)
+        known = self.units.setdefault(unit_id, unit)
+        # A network that was brought can be a teacher, of no group, and a victim.
+        if known.group is None and unit.group is not None:
+            self.units[unit_id] = unit
         return unit_id
 
 
@@ -286,7 +289,9 @@ def _add_networks(builder: _Builder, spec: ExperimentSpec, training_set: _Traini
     }
     if asks_teacher(training_set.method, spec.protocol):
         facts["teacher"] = _plain(spec.teacher)
-        facts["teacher_protocol"] = _plain(spec.teacher_protocol)
+        brought = spec.teacher_weights
+        which = "teacher_protocol" if brought is None else "teacher_weights"
+        facts[which] = _plain(brought or spec.teacher_protocol)
     group = group_id_of(facts)
     builder.groups[group] = facts
     for unit in training_set.prerequisites:

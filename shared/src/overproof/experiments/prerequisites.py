@@ -13,6 +13,7 @@ from overproof.core.spec import (
     DatasetSpec,
     ExperimentSpec,
     ExpertsBody,
+    ImportedNetworkBody,
     PluginRef,
     PrototypesBody,
     SoftLabelsBody,
@@ -85,6 +86,13 @@ def asks_teacher(method: PluginRef | None, protocol: PluginRef) -> bool:
 def teacher_of(spec: ExperimentSpec, source: DatasetSpec) -> Unit:
     """The one teacher of a data set, whatever is made with it; `spec` is resolved."""
     assert spec.teacher is not None
+    if spec.teacher_weights is not None:
+        whole = source.model_copy(update={"subset_per_class": None, "test_subset_per_class": None})
+        return make_unit(
+            "imported-networks",
+            ImportedNetworkBody(test_set=whole, network=spec.teacher, weights=spec.teacher_weights),
+            plugins=[(MODELS, spec.teacher)],
+        )
     return make_unit(
         "teachers",
         TeacherBody(

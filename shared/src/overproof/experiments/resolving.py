@@ -18,6 +18,7 @@ from overproof.catalog.teaching import TaughtParams
 from overproof.core.faults import faults_of
 from overproof.core.registry import Registry
 from overproof.core.spec import (
+    AssetSpec,
     AttackGrid,
     DatasetSpec,
     ExceptionSpec,
@@ -61,11 +62,11 @@ class Resolver:
         if spec.matching_network is not None:
             matching = self._one(MODELS, spec.matching_network, "matching_network")
         protocol = self._one(PROTOCOLS, spec.protocol, "protocol")
-        teacher = self._teacher(spec, matching)
         teacher_protocol = self._teacher_protocol(spec.teacher_protocol)
         known = {item.name for item in datasets}
         imported = self.brought.resolve(SETS, spec.imported, "imported", known)
         weights = self.brought.resolve(WEIGHTS, spec.weights, "weights", known)
+        teacher, teacher_weights = self._teacher(spec, matching, datasets)
         attacks = tuple(self._attack(grid, f"attacks.{i}") for i, grid in enumerate(spec.attacks))
         suites = tuple(self._suite(name, f"suites.{i}") for i, name in enumerate(spec.suites))
         exceptions = tuple(
@@ -87,6 +88,7 @@ class Resolver:
                 "ranking": ranking,
                 "teacher": teacher,
                 "teacher_protocol": teacher_protocol,
+                "teacher_weights": teacher_weights,
                 "imported": imported,
                 "weights": weights,
                 "attacks": (*attacks, *(grid for grids in suites for grid in grids)),
@@ -155,8 +157,23 @@ class Resolver:
             self.faults.extend(f"{path}.params.{fault}" for fault in error.faults)
         return ref
 
-    def _teacher(self, spec: ExperimentSpec, matching: PluginRef | None) -> PluginRef | None:
-        teacher = spec.teacher
+    def _teacher(
+        self, spec: ExperimentSpec, matching: PluginRef | None, datasets: Sequence[DatasetSpec]
+    ) -> tuple[PluginRef | None, AssetSpec | None]:
+        """The network of teachers, and the weights if somebody brought them."""
+        teacher, weights = spec.teacher, spec.teacher_weights
+        if weights is not None:
+            known, faults = {item.name for item in datasets}, len(self.faults)
+            (weights,) = self.brought.resolve(WEIGHTS, [weights], "teacher_weights", known)
+            for source in datasets if len(self.faults) == faults else ():
+                found = self.brought.of(WEIGHTS, [weights], source)
+                if found:
+                    teacher = PluginRef.model_validate(found[0][1]["network"])
+                else:
+                    self.faults.append(
+                        f"teacher_weights: {weights.name} does not know the classes of "
+                        f"{source.name}; leave that data set to another experiment"
+                    )
         if teacher is not None:
             teacher = self._one(MODELS, teacher, "teacher")
         elif matching is not None and matching.name in MODELS:
@@ -164,15 +181,14 @@ class Resolver:
             norm = {"norm": "batch"} if choosable else {}
             teacher = matching.model_copy(update={"params": {**matching.params, **norm}})
         if teacher is not None and teacher.params.get("norm", "batch") != "batch":
-            for i, method in enumerate(spec.methods):
-                if method.name in DISTILLATION and (
-                    BATCH_STATISTICS in DISTILLATION.get(method.name).tags
-                ):
-                    self.faults.append(
-                        f"methods.{i}: {method.name} compares batch statistics, which the teacher "
-                        f"{teacher.name} has not; give it norm: batch"
-                    )
-        return teacher
+            self.faults.extend(
+                f"methods.{i}: {method.name} compares batch statistics, which the teacher "
+                f"{teacher.name} has not; give it norm: batch"
+                for i, method in enumerate(spec.methods)
+                if method.name in DISTILLATION
+                and BATCH_STATISTICS in DISTILLATION.get(method.name).tags
+            )
+        return teacher, weights
 
     def _teacher_protocol(self, ref: PluginRef) -> PluginRef:
         protocol = self._one(PROTOCOLS, ref, "teacher_protocol")

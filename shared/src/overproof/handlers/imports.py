@@ -36,8 +36,8 @@ class ImportedSetHandler(JobHandler):
 class ImportedNetworkHandler(JobHandler):
     """One unit, one network; files as of `NetworksHandler`.
 
-    Result: `total`, `clean_correct`, `clean_accuracy`, `network`; `cost.seconds` is 0, since
-    training it was somebody else's.
+    Result: `total`, `clean_correct`, `clean_accuracy`, `network`, `classes`; `cost.seconds` is 0,
+    since training it was somebody else's.
     """
 
     def run(self, job: JobSpec, context: JobContext) -> Mapping[UnitId, UnitOutput]:
@@ -74,6 +74,7 @@ class ImportedNetworkHandler(JobHandler):
             "clean_correct": correct,
             "clean_accuracy": correct / len(predictions),
             "network": body.network.model_dump(mode="json"),
+            "classes": test_set.classes,
             "cost": {"seconds": 0.0},
         }
         return {UnitId(unit.id): UnitOutput(result=result, files=files)}
