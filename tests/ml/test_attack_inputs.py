@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from overproof.catalog.attacks import BimParams, L2CwParams, LinfCwParams
+from overproof.catalog.gradient_attacks import BimParams, L2CwParams, LinfCwParams
 from overproof.errors import ShapeError
 from overproof.ml.attack.base import Attack, AttackOutcome
 from overproof.ml.attack.cw import L2CarliniWagner, LinfCarliniWagner

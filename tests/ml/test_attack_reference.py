@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from overproof.catalog.attacks import BimParams, FgsmParams, PgdParams
+from overproof.catalog.gradient_attacks import BimParams, FgsmParams, PgdParams
 from overproof.errors import ShapeError
 from overproof.ml.attack.ball import project_linf
 from overproof.ml.attack.base import Attack

@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from overproof.catalog.attacks import ATTACKS, DeepFoolParams, LinfCwParams
+from overproof.catalog.attacks import ATTACKS
+from overproof.catalog.gradient_attacks import DeepFoolParams, LinfCwParams
 from overproof.core.spec import PluginRef
 from overproof.ml.attack.base import Attack
 from overproof.ml.attack.cw import LinfCarliniWagner

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from overproof.catalog.attacks import (
+from overproof.catalog.gradient_attacks import (
     DeepFoolParams,
     JitterParams,
     L2CwParams,
@@ -33,7 +33,7 @@ from overproof.ml.attack.noise import uniform_noise
 from overproof.ml.attack.pgd import L2ProjectedGradientDescent, LinfProjectedGradientDescent
 from overproof.ml.seeding import generator
 from tests.ml.oracles import adversarial
-from tests.ml.victims import an_attack, digits_victim
+from tests.ml.victims import Scaled, an_attack, digits_victim
 
 EPS = 8 / 255
 IDS = torch.arange(12)
@@ -103,6 +103,26 @@ def test_images_are_those_of_other_code(
     ours = an_attack(name, **params)(net, x, y, radius=radius)
     assert torch.allclose(ours.adversarial, theirs, atol=1e-5)
     assert bool((ours.prediction != y).any())  # so of Jitter, the division by distance took part
+
+
+@pytest.mark.parametrize("name", ["mi-fgsm-linf", "ni-fgsm-linf", "vmi-fgsm-linf"])
+def test_zero_gradients_freeze_samples_as_in_torchattacks_where_that_is_asked_for(
+    name: str,
+) -> None:
+    net, x, y = digits_victim()
+    loud, x, y = Scaled(net, 300.0), x[::4], y[::4]
+    params = {"step_size": "8/255", "decay": 1.0}
+
+    theirs = adversarial(name, loud, x, y, 32 / 255, **params)
+
+    frozen = an_attack(name, freeze_at_zero_gradient=True, **params)(loud, x, y, radius=32 / 255)
+    free = an_attack(name, **params)(loud, x, y, radius=32 / 255)
+    assert torch.allclose(frozen.adversarial, theirs, atol=1e-5)
+    stuck = (frozen.distance == 0) & (frozen.prediction == y)
+    assert bool(stuck.any())
+    if name == "vmi-fgsm-linf":  # the gradients of its neighbours move a sample that has none
+        assert bool((free.distance[stuck] > 0).any())
+        assert int(free.worst.sum()) < int(frozen.worst.sum())
 
 
 needs_foolbox = pytest.mark.skipif(

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
-
-from pydantic import ConfigDict, Field
 
 from overproof.catalog.autoattack import (
     ApgdParams,
@@ -15,14 +12,25 @@ from overproof.catalog.autoattack import (
     TargetedApgdParams,
     TargetedFabParams,
 )
-from overproof.core.registry import Params, PluginInfo, Registry
-from overproof.core.threat import Epsilon, Norm
+from overproof.catalog.gradient_attacks import (
+    BimParams,
+    DeepFoolParams,
+    FgsmParams,
+    JitterParams,
+    L2CwParams,
+    L2PgdParams,
+    LinfCwParams,
+    MomentumParams,
+    PgdParams,
+    VarianceTuningParams,
+)
+from overproof.catalog.torchattacks_adapter import TorchattacksParams
+from overproof.core.registry import PluginInfo, Registry
+from overproof.core.threat import Norm
 
 # Tags of iterated attacks, by what they climb.
 CROSS_ENTROPY = "cross-entropy"
 MARGIN = "margin"
-
-Steps = Annotated[int, Field(ge=1, le=100_000)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,103 +38,6 @@ class AttackInfo(PluginInfo):
     """An attack with the norm that bounds it."""
 
     norm: Norm
-
-
-class FgsmParams(Params):
-    """One step of the size of the budget."""
-
-
-class BimParams(Params):
-    """Iterated steps from the image itself."""
-
-    steps: Steps = 10
-    step_size: Epsilon = "2/255"
-
-
-class PgdParams(Params):
-    """Iterated steps from a random start in the ball."""
-
-    steps: Steps = 10
-    step_size: Epsilon = "2/255"
-    random_start: bool = True
-    restarts: Annotated[int, Field(ge=1, le=100)] = 1
-
-
-class L2PgdParams(Params):
-    """Iterated steps from a random start in the L2 ball; `step_size` is the length of a step."""
-
-    steps: Steps = 10
-    step_size: Epsilon = "0.2"
-    random_start: bool = True
-    restarts: Annotated[int, Field(ge=1, le=100)] = 1
-
-
-class LinfCwParams(Params):
-    """Iterated steps on the margin, until a wrong class leads by `confidence`."""
-
-    steps: Steps = 10
-    step_size: Epsilon = "2/255"
-    confidence: Annotated[float, Field(ge=0)] = 50.0
-    random_start: bool = True
-
-
-class MomentumParams(Params):
-    """Iterated steps along gradients summed up, the old ones weighted down by `decay`."""
-
-    steps: Steps = 10
-    step_size: Epsilon = "2/255"
-    decay: Annotated[float, Field(ge=0, le=10)] = 1.0
-
-
-class VarianceTuningParams(MomentumParams):
-    """As with momentum; `neighbours` are drawn within `spread` budgets of the iterate."""
-
-    neighbours: Annotated[int, Field(ge=1, le=1000)] = 5
-    spread: Annotated[float, Field(gt=0, le=10)] = 1.5
-
-
-class JitterParams(Params):
-    """Iterated steps; `scale` sharpens the probabilities, `std` is the noise put on them."""
-
-    steps: Steps = 10
-    step_size: Epsilon = "2/255"
-    scale: Annotated[float, Field(gt=0)] = 10.0
-    std: Annotated[float, Field(ge=0)] = 0.1
-    random_start: bool = True
-
-
-class L2CwParams(Params):
-    """Adam on distance plus `constant` times the margin; further `search_steps` tune it."""
-
-    steps: Steps = 50
-    learning_rate: Annotated[float, Field(gt=0)] = 0.01
-    constant: Annotated[float, Field(gt=0)] = 1.0
-    search_steps: Annotated[int, Field(ge=1, le=50)] = 1
-
-
-class DeepFoolParams(Params):
-    """At most `steps` linearisations; the sum of the steps is stretched by 1 + `overshoot`."""
-
-    steps: Steps = 50
-    overshoot: Annotated[float, Field(ge=0, le=1)] = 0.02
-
-
-class TorchattacksParams(Params):
-    """An attack of the package torchattacks by its class name; its own parameters stand beside it.
-
-    The budget, the seed and the number of classes are those of the cell.
-    """
-
-    # Flat, as `{attack: PGD, alpha: 0.01, steps: 20}`; torchattacks says which there are.
-    model_config = ConfigDict(frozen=True, extra="allow", allow_inf_nan=False)
-    __pydantic_extra__: dict[str, bool | int | float | str] = Field(init=False)
-
-    attack: str
-
-    @property
-    def settings(self) -> dict[str, bool | int | float | str]:
-        """Parameters of the attack itself."""
-        return dict(self.__pydantic_extra__)
 
 
 ATTACKS: Registry = Registry("attacks")

@@ -10,7 +10,7 @@ import torch
 import torchattacks
 from torch import Tensor, nn
 
-from overproof.catalog.attacks import TorchattacksParams
+from overproof.catalog.torchattacks_adapter import TorchattacksParams
 from overproof.core.threat import Norm
 from overproof.errors import InvalidSpec
 from overproof.ml.attack.base import Attack

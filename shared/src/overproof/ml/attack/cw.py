@@ -7,7 +7,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from overproof.catalog.attacks import L2CwParams, LinfCwParams
+from overproof.catalog.gradient_attacks import L2CwParams, LinfCwParams
 from overproof.core.threat import Norm, epsilon_value
 from overproof.ml.attack.base import Attack
 from overproof.ml.attack.losses import margin

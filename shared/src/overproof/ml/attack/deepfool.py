@@ -7,7 +7,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from overproof.catalog.attacks import DeepFoolParams
+from overproof.catalog.gradient_attacks import DeepFoolParams
 from overproof.core.threat import Norm
 from overproof.ml.attack.ball import l2_norm
 from overproof.ml.attack.base import Attack

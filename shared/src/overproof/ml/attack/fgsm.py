@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from overproof.catalog.attacks import FgsmParams
+from overproof.catalog.gradient_attacks import FgsmParams
 from overproof.ml.attack.base import Attack
 from overproof.ml.attack.victim import Victim
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from overproof.catalog.attacks import JitterParams
+from overproof.catalog.gradient_attacks import JitterParams
 from overproof.core.threat import epsilon_value
 from overproof.ml.attack.ball import project_linf
 from overproof.ml.attack.base import Attack

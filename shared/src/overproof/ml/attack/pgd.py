@@ -7,7 +7,7 @@ from typing import ClassVar, TypeVar
 import torch
 from torch import Tensor
 
-from overproof.catalog.attacks import BimParams, L2PgdParams, PgdParams
+from overproof.catalog.gradient_attacks import BimParams, L2PgdParams, PgdParams
 from overproof.core.threat import Norm, epsilon_value
 from overproof.ml.attack.ball import project_linf
 from overproof.ml.attack.base import Attack
