@@ -23,7 +23,7 @@ from overproof.catalog.attacks import ATTACKS, attack
 from overproof.core.spec import PluginRef
 from overproof.core.threat import Norm, epsilon_value
 from overproof.ml.attack.noise import normal_noise, uniform_noise
-from overproof.ml.attack.square import BLOCK
+from overproof.ml.attack.square_search import BLOCK
 
 _SEED = 0  # of our attacks, whose draws these are
 _NORMS = {Norm.LINF: "Linf", Norm.L2: "L2"}

@@ -10,7 +10,7 @@ import torch
 
 from overproof.core.threat import Norm
 from overproof.ml.attack.autoattack import L2AutoAttack, LinfAutoAttack
-from overproof.ml.attack.victim import TOLERANCE
+from overproof.ml.attack.record import TOLERANCE
 from tests.ml.oracles import flags
 from tests.ml.victims import FewClasses, an_attack, digits_victim, linear_problem
 

@@ -324,7 +324,7 @@ def test_attack_that_leaves_the_ball_wins_nothing_by_it(
 
 
 def test_loss_of_attacks_is_a_sum(victim: Normalized, x: Tensor, y: Tensor) -> None:
-    from overproof.ml.attack.victim import cross_entropy_sum
+    from overproof.ml.attack.passes import cross_entropy_sum
 
     victim.eval()
     logits = victim(x)

@@ -88,7 +88,7 @@ def test_bumps_lie_the_same_way_for_all_where_draws_are_shared() -> None:
     attack = an_attack("square-l2", batch_shared_draws=True)
     assert isinstance(attack, L2Square)
 
-    starts = attack._start(x, torch.arange(4), 0)
+    starts = attack._start(x, torch.full((4,), 0.1), torch.arange(4), 0) - x
 
     assert torch.allclose(starts.abs(), starts[:1].abs().expand_as(starts))
     assert len({start.numpy().tobytes() for start in starts}) == 4  # signs are their own

@@ -24,7 +24,7 @@ from overproof.ml.attack.losses import (
     targeted_margin,
 )
 from overproof.ml.attack.noise import ball_direction
-from overproof.ml.attack.survivors import RowState, due, remaining, survivors
+from overproof.ml.attack.survivors import RowState, not_broken, on_survivors, restarts
 from overproof.ml.attack.victim import Victim
 
 P = TypeVar("P", bound=ApgdParams)
@@ -60,6 +60,8 @@ class Apgd(Attack[P]):
     dropped at once, so that its adversarial image is the first one, not the last one.
     """
 
+    survivors_only: ClassVar[bool] = True
+
     @property
     def averages_draws(self) -> bool:
         """With several passes for each gradient."""
@@ -69,10 +71,7 @@ class Apgd(Attack[P]):
         """The first misclassified iterate, or `x` where there was none."""
         victim.keep_images()
         for name, loss, targets in self._aims(victim):
-            for restart in range(self.params.restarts):
-                rows = survivors(victim)
-                if len(rows) == 0:
-                    return victim.images
+            for restart, rows in restarts(victim, self.params.restarts):
                 direction = ball_direction(
                     ids[rows], x.shape[1:], self.norm, self.seed, "apgd", name, restart
                 )
@@ -213,7 +212,7 @@ class _Climb:
         """Walk `steps` steps; what is found is on the record of the victim."""
         loss, gradient = self._look(victim, start, target)
         bound = _wide(radius)
-        at = _Position(
+        start_position = _Position(
             x=x,
             radius=radius,
             low=(x - bound).clamp_(min=0.0),
@@ -232,15 +231,10 @@ class _Climb:
             step_size=2.0 * radius,
         )
         reviews = checkpoints(self._params.steps)
-        for step in range(self._params.steps):
-            if due(step, x.device):
-                rows = remaining(~victim.broken)
-                if rows is not None:
-                    if len(rows) == 0:
-                        return
-                    victim, at = victim.subset(rows), at.taken(rows)
+        steps = on_survivors(victim, start_position, self._params.steps, not_broken)
+        for step, victim_now, at in steps:
             self._advance(at, momentum=_MOMENTUM if step else 0.0)
-            loss, at.gradient = self._look(victim, at.x_adv, at.target)
+            loss, at.gradient = self._look(victim_now, at.x_adv, at.target)
             at.rises = at.rises + (loss > at.loss)
             at.loss = loss
             better = loss > at.best_loss

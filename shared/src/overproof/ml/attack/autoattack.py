@@ -52,6 +52,8 @@ class LinfAutoAttack(Attack[AutoAttackParams]):
     as in their own files; fewer classes than targets or losses need are no error.
     """
 
+    survivors_only: ClassVar[bool] = True
+
     def perturb(self, victim: Victim, x: Tensor, radius: Tensor, ids: Tensor) -> Tensor:
         """The misclassified image that the first successful part found, else `x`."""
         victim.keep_images()

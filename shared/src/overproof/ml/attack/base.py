@@ -15,7 +15,9 @@ from overproof.core.threat import Norm
 from overproof.errors import ShapeError
 from overproof.ml.attack.ball import distance, project
 from overproof.ml.attack.inputs import class_indices, pixels
-from overproof.ml.attack.victim import TOLERANCE, CleanPass, Report, Victim, frozen
+from overproof.ml.attack.passes import CleanPass, frozen
+from overproof.ml.attack.record import TOLERANCE, Report
+from overproof.ml.attack.victim import Victim
 from overproof.ml.shapes import check_same_shape
 
 P = TypeVar("P", bound=Params)
@@ -101,6 +103,8 @@ class Attack(ABC, Generic[P]):
     # A minimum-norm attack looks for the nearest misclassified image, whatever the budget. Where
     # that one is too far, the clean image is judged instead.
     minimum_norm: ClassVar[bool] = False
+    # Whether only samples that are right so far are attacked, so that others may be left out.
+    survivors_only: ClassVar[bool] = False
 
     def __init__(self, params: P, *, seed: int) -> None:
         self.params = params

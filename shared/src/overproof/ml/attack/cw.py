@@ -11,8 +11,9 @@ from overproof.catalog.gradient_attacks import L2CwParams, LinfCwParams
 from overproof.core.threat import Norm, epsilon_value
 from overproof.ml.attack.base import Attack
 from overproof.ml.attack.losses import margin
+from overproof.ml.attack.passes import Loss
 from overproof.ml.attack.steps import ascend, random_start, shorter_runs
-from overproof.ml.attack.victim import Loss, Victim
+from overproof.ml.attack.victim import Victim
 
 # Adam's moments and the guard of its quotient, as published (arXiv:1412.6980).
 _BETA_1, _BETA_2, _ADAM_TINY = 0.9, 0.999, 1e-8

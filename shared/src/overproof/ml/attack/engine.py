@@ -14,7 +14,8 @@ from overproof.core.canonical import canonical_json
 from overproof.errors import ShapeError
 from overproof.ml.attack.base import Attack, AttackOutcome
 from overproof.ml.attack.inputs import logits_of
-from overproof.ml.attack.victim import CleanPass, Report, frozen
+from overproof.ml.attack.passes import CleanPass, frozen
+from overproof.ml.attack.record import Report
 from overproof.ml.train.evaluation import pixels_of
 
 

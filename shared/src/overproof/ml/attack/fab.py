@@ -16,7 +16,7 @@ from overproof.ml.attack.ball import l2_norm
 from overproof.ml.attack.base import Attack
 from overproof.ml.attack.losses import likeliest_wrong, targeted_margin
 from overproof.ml.attack.noise import ball_direction
-from overproof.ml.attack.survivors import RowState, due, remaining, survivors
+from overproof.ml.attack.survivors import RowState, not_broken, on_survivors, restarts
 from overproof.ml.attack.victim import Victim
 
 P = TypeVar("P", bound=FabParams)
@@ -48,6 +48,7 @@ class Fab(Attack[P]):
     """
 
     minimum_norm: ClassVar[bool] = True
+    survivors_only: ClassVar[bool] = True
 
     @property
     def shares_budgets(self) -> bool:
@@ -58,10 +59,7 @@ class Fab(Attack[P]):
         """The nearest misclassified point, or `x` where there was none."""
         victim.keep_images()
         for name, target in self._aims(victim):
-            for restart in range(self.params.restarts):
-                rows = survivors(victim)
-                if len(rows) == 0:
-                    return victim.images
+            for restart, rows in restarts(victim, self.params.restarts):
                 start = x[rows]
                 if restart:
                     away = ball_direction(
@@ -79,17 +77,11 @@ class Fab(Attack[P]):
     def _boundary(self, victim: Victim, x_adv: Tensor, target: Tensor) -> Boundary:
         """The boundary to step to, as it looks from `x_adv`."""
 
-    def _run(self, victim: Victim, at: _Position) -> None:
-        for step in range(self.params.steps):
-            if due(step, at.x.device):
-                rows = remaining(~victim.broken)
-                if rows is not None:
-                    if len(rows) == 0:
-                        return
-                    victim, at = victim.subset(rows), at.taken(rows)
-            difference, normal = self._boundary(victim, at.x_adv, at.target)
+    def _run(self, victim: Victim, start: _Position) -> None:
+        for _, victim_now, at in on_survivors(victim, start, self.params.steps, not_broken):
+            difference, normal = self._boundary(victim_now, at.x_adv, at.target)
             at.x_adv = self._advance(at, difference, normal)
-            found = victim.predict(at.x_adv) != victim.labels
+            found = victim_now.predict(at.x_adv) != victim_now.labels
             nearer = at.x + self.params.beta * (at.x_adv - at.x)
             at.x_adv = torch.where(_wide(found), nearer, at.x_adv)
 

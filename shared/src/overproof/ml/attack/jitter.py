@@ -11,8 +11,9 @@ from overproof.core.threat import epsilon_value
 from overproof.ml.attack.ball import project_linf
 from overproof.ml.attack.base import Attack
 from overproof.ml.attack.noise import normal_noise
+from overproof.ml.attack.passes import Loss
 from overproof.ml.attack.steps import random_start, shorter_runs
-from overproof.ml.attack.victim import Loss, Victim
+from overproof.ml.attack.victim import Victim
 
 
 class LinfJitter(Attack[JitterParams]):

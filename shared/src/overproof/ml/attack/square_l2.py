@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 from math import sqrt
 from typing import ClassVar
@@ -10,33 +9,15 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from overproof.catalog.autoattack import SquareParams
 from overproof.core.threat import Norm
 from overproof.ml.attack.ball import l2_norm
-from overproof.ml.attack.base import Attack
-from overproof.ml.attack.losses import margin
-from overproof.ml.attack.noise import uniform_noise
-from overproof.ml.attack.square import BLOCK, share_of_pixels, whose_draws
-from overproof.ml.attack.survivors import RowState, due, remaining, survivors
-from overproof.ml.attack.victim import Victim
+from overproof.ml.attack.square_search import Position, SquareSearch, share_of_pixels
 
 _TINY = 1e-12
-# Draws of a query before the signs of the channels: two windows and which way the bump lies.
-_PLACES = 5
 _TILES = 5  # the start has so many bumps along each side
 
 
-@dataclass
-class _Position(RowState):
-    x: Tensor
-    radius: Tensor
-    best: Tensor
-    margin: Tensor  # at `best`; not positive once it is misclassified
-    ids: Tensor
-    draws: Tensor  # (B, BLOCK, _PLACES + C), of the queries of this block
-
-
-class L2Square(Attack[SquareParams]):
+class L2Square(SquareSearch):
     """Square in L2: a query empties one window and spends its share as a bump in another.
 
     Source: arXiv:1912.00049, algorithms 1 and 3; fra31/auto-attack, square.py, and
@@ -47,50 +28,26 @@ class L2Square(Attack[SquareParams]):
 
     norm: ClassVar[Norm] = Norm.L2
 
-    def perturb(self, victim: Victim, x: Tensor, radius: Tensor, ids: Tensor) -> Tensor:
-        """A misclassified image, or `x` where there was none."""
-        victim.keep_images()
-        for restart in range(self.params.restarts):
-            rows = survivors(victim)
-            if len(rows) == 0:
-                break
-            self._search(victim.subset(rows), x[rows], radius[rows], ids[rows], restart)
-        return victim.images
-
-    def _search(self, victim: Victim, x: Tensor, radius: Tensor, ids: Tensor, restart: int) -> None:
-        best = _spent(x, self._start(x, ids, restart), radius)
-        start_margin = -margin(victim.logits(best), victim.labels)
-        at = _Position(x, radius, best, start_margin, ids, x.new_empty(len(x), 0))
-        for query in range(self.params.queries):
-            if due(query, x.device):
-                rows = remaining(at.margin > 0)
-                if rows is not None:
-                    if len(rows) == 0:
-                        return
-                    victim, at = victim.subset(rows), at.taken(rows)
-            block, place = divmod(query, BLOCK)
-            if place == 0:
-                shape = (BLOCK, _PLACES + x.shape[1])
-                at.draws = self._draws(at.ids, shape, _PLACES, "square", restart, block)
-            candidate = _moved(at, at.draws[:, place], self.side(query, *x.shape[2:]))
-            margin_there = -margin(victim.logits(candidate), victim.labels)
-            # A sample that is done and not yet taken out keeps what it has.
-            better = (margin_there < at.margin) & (at.margin > 0)
-            at.best = torch.where(_wide(better), candidate, at.best)
-            at.margin = torch.where(better, margin_there, at.margin)
+    places: ClassVar[int] = 5  # two windows and which way the bump lies
+    shared_places: ClassVar[int | None] = 5
 
     def side(self, query: int, height: int, width: int) -> int:
         """Side of the windows of a query, in pixels: odd, unless the image is smaller."""
         side = max(round(sqrt(share_of_pixels(self.params, query) * height * width)), 3)
         return min(side + 1 - side % 2, height, width)
 
-    def _start(self, x: Tensor, ids: Tensor, restart: int) -> Tensor:
+    def _candidate(self, at: Position, draws: Tensor, side: int) -> Tensor:
+        """The budget of a second window spent in a first one."""
+        return _moved(at, draws, side)
+
+    def _start(self, x: Tensor, radius: Tensor, ids: Tensor, restart: int) -> Tensor:
         """Bumps side by side over the whole image."""
         channels, height, width = x.shape[1:]
         side = max(height // _TILES, 1)
         first = (height - side * _TILES) // 2 if height >= _TILES else 0
         down, across = height // side, width // side
-        draws = self._draws(ids, (down, across, 1 + channels), 1, "square-start", restart)
+        shape = (down, across, 1 + channels)
+        draws = self._draws(ids, shape, "square-start", restart, shared=1)
         delta = torch.zeros_like(x)
         for i in range(down):
             for j in range(across):
@@ -98,20 +55,10 @@ class L2Square(Attack[SquareParams]):
                 window = delta[:, :, top : top + side, left : left + side]
                 if window.shape[2:] == (side, side):
                     window += _bumps(draws[:, i, j], side)
-        return delta
-
-    def _draws(
-        self, ids: Tensor, shape: tuple[int, ...], shared: int, *labels: str | int
-    ) -> Tensor:
-        """Noise by sample; of the last dimension the first `shared` may be those of sample 0."""
-        own = uniform_noise(ids, shape, self.seed, *labels)
-        if self.params.batch_shared_draws:
-            of_all = uniform_noise(whose_draws(ids, self.params), shape, self.seed, *labels)
-            own[..., :shared] = of_all[..., :shared]
-        return own
+        return _spent(x, delta, radius)
 
 
-def _moved(at: _Position, draws: Tensor, side: int) -> Tensor:
+def _moved(at: Position, draws: Tensor, side: int) -> Tensor:
     """`best` with the budget of a second window spent in a first one."""
     delta = at.best - at.x
     channels, height, width = delta.shape[1:]

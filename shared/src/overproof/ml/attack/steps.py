@@ -8,7 +8,8 @@ from torch import Tensor
 from overproof.core.threat import Norm
 from overproof.ml.attack.ball import l2_norm, project
 from overproof.ml.attack.noise import normal_noise, uniform_noise
-from overproof.ml.attack.victim import Loss, Victim, cross_entropy_sum
+from overproof.ml.attack.passes import Loss, cross_entropy_sum
+from overproof.ml.attack.victim import Victim
 
 # DD-RobustBench runs its attacks for 10 and for 5 steps; the longer run contains the shorter one.
 SHORTER_RUNS = (5,)

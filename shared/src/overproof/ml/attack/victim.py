@@ -2,92 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from overproof.core.threat import Norm
-from overproof.ml.attack.ball import distance
 from overproof.ml.attack.inputs import logits_of
-from overproof.ml.shapes import check_labels
-
-# Float32 rounding of `x + delta` moves a point on the sphere by at most this much.
-TOLERANCE = 1e-6
-
-# (B, K) logits and (B,) labels → a scalar that is a sum over samples, or (B,) for each sample.
-Loss = Callable[[Tensor, Tensor], Tensor]
-
-
-def cross_entropy_sum(logits: Tensor, y: Tensor) -> Tensor:
-    """Cross entropy summed over the batch: a mean would divide gradients by the batch size."""
-    return functional.cross_entropy(logits, y, reduction="sum")
-
-
-@contextmanager
-def frozen(model: nn.Module) -> Iterator[None]:
-    """Eval mode and no parameter gradients inside; modes and flags are put back after."""
-    modes = [(module, module.training) for module in model.modules()]
-    flags = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
-    model.eval()
-    for parameter, _ in flags:
-        parameter.requires_grad_(False)
-    try:
-        yield
-    finally:
-        for module, training in modes:
-            module.training = training
-        for parameter, required in flags:
-            parameter.requires_grad_(required)
-
-
-class CleanPass:
-    """What a network says of clean images, computed once and shared by all attacks on them.
-
-    Args:
-        model: pixels in [0, 1] → logits; frozen by the caller.
-        x: (B, C, H, W) float32 in [0, 1].
-        y: (B,) int64.
-        with_gradient: also take the gradient of the cross entropy, which FGSM and BIM start from;
-            it costs one backward pass, and the forward pass serves both.
-
-    Raises:
-        ShapeError: the network's output is no (B, K) logits, or the labels are not (B,) int64.
-        ValueError: a label is no class of the network.
-    """
-
-    def __init__(self, model: nn.Module, x: Tensor, y: Tensor, *, with_gradient: bool) -> None:
-        def checked(logits: Tensor, y: Tensor) -> Tensor:
-            # A label out of range would end in an assertion on the device, which ends the process.
-            check_labels(y, count=len(x), classes=logits.shape[1])
-            return cross_entropy_sum(logits, y)
-
-        self.gradient: Tensor | None = None
-        if with_gradient:
-            self.logits, self.gradient = logits_and_gradient(model, x, y, checked)
-        else:
-            with torch.no_grad():
-                self.logits = logits_of(model, x)
-            check_labels(y, count=len(x), classes=self.logits.shape[1])
-        self.prediction = self.logits.argmax(dim=1)
-        self.finite = self.logits.isfinite().all(dim=1)
-
-    def repeated(self, times: int) -> CleanPass:
-        """The same pass for the batch put `times` times one after another; nothing is computed."""
-        return self.taken(torch.arange(len(self.logits), device=self.logits.device).repeat(times))
-
-    def taken(self, rows: Tensor) -> CleanPass:
-        """The pass for some rows of the batch, by their (M,) int64 numbers; nothing is computed."""
-        other = object.__new__(CleanPass)
-        other.logits = self.logits[rows]
-        other.prediction = self.prediction[rows]
-        other.finite = self.finite[rows]
-        other.gradient = None if self.gradient is None else self.gradient[rows]
-        return other
+from overproof.ml.attack.passes import CleanPass, Loss, cross_entropy_sum, logits_and_gradient
+from overproof.ml.attack.record import TOLERANCE, Record, Report
 
 
 class Look(NamedTuple):
@@ -102,34 +26,6 @@ class Look(NamedTuple):
     logits: Tensor
     loss: Tensor
     gradient: Tensor
-
-
-class _Record:
-    """What is known so far of each row of a batch, shared by a victim and its subsets."""
-
-    def __init__(self, clean: CleanPass, y: Tensor) -> None:
-        wrong = clean.prediction != y
-        self.nearest = torch.full(y.shape, torch.inf, device=y.device).masked_fill(wrong, 0.0)
-        self.finite = clean.finite.clone()
-        self.flat = torch.zeros_like(wrong)
-        self.images: Tensor | None = None
-        self.forward_passes = 0
-        self.backward_passes = 0
-        self.notes: list[str] = []
-        self.broken_by = torch.full_like(y, -1)
-
-
-@dataclass(frozen=True)
-class Report:
-    """What a shorter run of the same attack would have ended with.
-
-    Attributes:
-        prediction: (B,) int64, at the iterate.
-        worst: (B,) bool, correct at the clean image and at every allowed point up to it.
-    """
-
-    prediction: Tensor
-    worst: Tensor
 
 
 class Victim:
@@ -174,7 +70,7 @@ class Victim:
         self._report_steps = report_steps
         self.reports: dict[int, Report] = {}
         self.clean = clean
-        self._record = _Record(clean, y)
+        self._record = Record(clean, y)
         self._rows = torch.arange(len(x), device=x.device)
 
     def subset(self, rows: Tensor) -> Victim:
@@ -272,7 +168,7 @@ class Victim:
 
     def network(self) -> nn.Module:
         """The network for code that is not ours: its passes count, its points are not judged."""
-        return _Counted(self._model, self._count)
+        return _Counted(self._model, self._record)
 
     def gradient(
         self, x_adv: Tensor, loss: Loss = cross_entropy_sum, *, step: int | None = None
@@ -289,7 +185,7 @@ class Victim:
             (B, C, H, W), no history.
         """
         logits, gradient = logits_and_gradient(self._model, x_adv, self.labels, loss)
-        self._count(forward=len(x_adv), backward=len(x_adv))
+        self._record.count(forward=len(x_adv), backward=len(x_adv))
         self._judge(x_adv, logits)
         self._note_flat(gradient, logits)
         self._report(step, logits)
@@ -316,7 +212,7 @@ class Victim:
                 self._model, chunk.flatten(0, 1), y, cross_entropy_sum
             )
             gradients.append(gradient.view_as(chunk))
-        self._count(forward=count * rows, backward=count * rows)
+        self._record.count(forward=count * rows, backward=count * rows)
         return torch.cat(gradients)
 
     def look(self, x_adv: Tensor, loss: Loss, *, draws: int = 1, step: int | None = None) -> Look:
@@ -337,7 +233,7 @@ class Victim:
             (gradient,) = torch.autograd.grad(losses.sum(), x_adv)
             total += gradient
         x_adv, logits, gradient = x_adv.detach(), logits.detach(), total / draws
-        self._count(forward=draws * len(x_adv), backward=draws * len(x_adv))
+        self._record.count(forward=draws * len(x_adv), backward=draws * len(x_adv))
         self._judge(x_adv, logits)
         self._note_flat(gradient, logits)
         self._report(step, logits)
@@ -356,11 +252,11 @@ class Victim:
         x_adv = x_adv.detach().requires_grad_(True)
         logits = logits_of(self._model, x_adv)
         differences = logits - logits.gather(1, self.labels.view(-1, 1))
-        self._count(forward=len(x_adv), backward=0)
+        self._record.count(forward=len(x_adv), backward=0)
         self._judge(x_adv.detach(), logits.detach())
         for difference in differences.unbind(1):
             (gradient,) = torch.autograd.grad(difference.sum(), x_adv, retain_graph=True)
-            self._count(forward=0, backward=len(x_adv))
+            self._record.count(forward=0, backward=len(x_adv))
             yield difference.detach(), gradient
 
     def clean_gradient(self) -> Tensor:
@@ -378,62 +274,36 @@ class Victim:
         """(B, K) logits at `x_adv`: one forward pass."""
         with torch.no_grad():
             logits = logits_of(self._model, x_adv)
-        self._count(forward=len(x_adv), backward=0)
+        self._record.count(forward=len(x_adv), backward=0)
         self._judge(x_adv, logits)
         return logits
 
-    def _count(self, *, forward: int, backward: int) -> None:
-        self._record.forward_passes += forward
-        self._record.backward_passes += backward
-
     def _judge(self, x_adv: Tensor, logits: Tensor) -> None:
-        record, rows = self._record, self._rows
-        values = x_adv.flatten(1)  # aminmax takes ten times as long by rows as amin and amax
-        in_box = (values.amin(dim=1) >= 0.0) & (values.amax(dim=1) <= 1.0)
-        wrong = (logits.argmax(dim=1) != self.labels) & in_box
-        away = distance(x_adv, self._x, self._norm).masked_fill(~wrong, torch.inf)
-        nearest = record.nearest[rows]
-        closer = away < nearest
-        # Asking a GPU would wait for it; asking a CPU saves moving images for nothing.
-        if record.images is not None and (x_adv.is_cuda or bool(closer.any())):
-            images = record.images[rows]
-            record.images[rows] = torch.where(closer.view(-1, 1, 1, 1), x_adv, images)
-        record.nearest[rows] = torch.minimum(nearest, away)
-        record.finite[rows] &= logits.isfinite().all(dim=1)
+        self._record.judge(self._rows, self._x, self.labels, x_adv, logits, self._norm)
 
     def _report(self, step: int | None, logits: Tensor) -> None:
         if step is not None and step in self._report_steps:
             self.reports[step] = Report(logits.argmax(dim=1), ~self.broken)
 
     def _note_flat(self, gradient: Tensor, logits: Tensor) -> None:
-        zero = gradient.flatten(1).abs().amax(dim=1) == 0
-        self._record.flat[self._rows] |= zero & (logits.argmax(dim=1) == self.labels)
+        right = logits.argmax(dim=1) == self.labels
+        self._record.note_flat(self._rows, gradient, right)
 
 
 class _Counted(nn.Module):
     """Logits of a model, with every row on the record of a victim."""
 
-    def __init__(self, model: nn.Module, count: Callable[..., None]) -> None:
+    def __init__(self, model: nn.Module, record: Record) -> None:
         super().__init__()
         self.model = model
-        self._count = count
+        self._record = record
 
     def forward(self, x: Tensor) -> Tensor:
         logits = logits_of(self.model, x)
-        self._count(forward=len(x), backward=0)
+        self._record.count(forward=len(x), backward=0)
         if logits.requires_grad:
-            count = self._count
+            count = self._record.count
             logits.register_hook(  # type: ignore[no-untyped-call]
                 lambda _: count(forward=0, backward=len(x))
             )
         return logits
-
-
-def logits_and_gradient(
-    model: nn.Module, x: Tensor, y: Tensor, loss: Loss
-) -> tuple[Tensor, Tensor]:
-    """Logits at `x` and the gradient of `loss(logits, y)` by `x`, both without history."""
-    x = x.detach().requires_grad_(True)
-    logits = logits_of(model, x)
-    (gradient,) = torch.autograd.grad(loss(logits, y), x)
-    return logits.detach(), gradient
