@@ -17,7 +17,7 @@ from overproof.catalog.distillation import DISTILLATION, DistributionMatchingPar
 from overproof.core.clock import ManualClock
 from overproof.core.ids import UnitId
 from overproof.core.spec import DatasetSpec, DistilledSetBody, JobSpec, PluginRef, Unit
-from overproof.errors import NonFiniteLoss, ShuttingDown
+from overproof.errors import NonFiniteLoss, OutOfMemory, ShuttingDown
 from overproof.experiments.units import make_unit
 from overproof.handlers.distill import SynthesisHandler
 from overproof.handlers.resume import run_to_end
@@ -214,3 +214,19 @@ def test_state_that_is_not_finite_is_never_saved(a_context: Contexts) -> None:
     (kept,) = (context.shown.parent / "checkpoints").iterdir()
     assert kept.name == "2"
     assert bool(load_file(kept)["images"].isfinite().all())
+
+
+def test_run_that_does_not_fit_is_refused_before_its_first_step(
+    a_context: Contexts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context = a_context()
+    fitting = a_context("fitting")
+    run(fitting, a_set())
+    free = int(fitting.facts["estimated_bytes"]) - 1
+    monkeypatch.setattr("overproof.ml.devices.free_bytes", lambda device: free)
+
+    with pytest.raises(OutOfMemory, match=r"distribution-matching takes .* real_batch 7 or") as why:
+        run(context, a_set())
+
+    assert "\n" not in str(why.value)
+    assert context.steps == []

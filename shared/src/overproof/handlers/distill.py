@@ -26,7 +26,7 @@ class SynthesisHandler(JobHandler):
 
     def run(self, job: JobSpec, context: JobContext) -> Mapping[UnitId, UnitOutput]:
         """Distil the set of the job's only unit."""
-        from overproof.ml.devices import device_facts, pick_device
+        from overproof.ml.devices import device_facts, free_bytes, pick_device
         from overproof.ml.distill.base import Problem
 
         (unit,) = job.units
@@ -54,6 +54,10 @@ class SynthesisHandler(JobHandler):
                 rows_at_once=2 * rows_at_once(context),
             ),
         )
+        demand = method.demand()
+        if demand is not None:
+            context.note(estimated_bytes=demand.total)
+            demand.require(free_bytes(device), what=body.method.name, where=str(device))
         clock = SystemClock()
         showing = Showing(method, body, dataset, context, clock=clock)
         seconds = run_to_end(method, context, clock=clock, showing=showing)

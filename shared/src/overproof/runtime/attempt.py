@@ -171,6 +171,8 @@ class _Attempt:
             except Exception as error:
                 if not _is_out_of_memory(error):
                     raise
+                if isinstance(error, OutOfMemory) and batch_scale < 1.0:
+                    raise  # refused before it began, with what would fit
                 if batch_scale < 1.0:
                     raise OutOfMemory(
                         f"{device} ran out of memory even with half the batch: {_first_line(error)}"

@@ -20,6 +20,7 @@ from overproof.errors import InvalidData, InvalidSpec, MalformedArtifact, NonFin
 from overproof.ml.augment.zca import Whitening
 from overproof.ml.datasets.base import Dataset
 from overproof.ml.distill.canvas import decode
+from overproof.ml.memory import Demand
 from overproof.ml.models.base import Normalized, build
 from overproof.ml.shapes import ImageFacts, check_images, check_labels
 
@@ -263,6 +264,10 @@ class DistillationMethod(ABC, Generic[P]):
     @abstractmethod
     def load_state(self, state: Mapping[str, Tensor]) -> None:
         """Take up what `state` returned."""
+
+    def demand(self) -> Demand | None:
+        """What a step takes at its peak beside what the method holds now; None if not known."""
+        return None
 
     def preview(self) -> Tensor | None:
         """(K · n, C, H, W) pixels of the set as it is between two steps, on any device.

@@ -18,6 +18,7 @@ from overproof.ml.distill.real_images import RealImages
 from overproof.ml.distill.students import Students, StudentValue
 from overproof.ml.distill.synthetic import SyntheticImages
 from overproof.ml.distill.trajectory import Lesson
+from overproof.ml.memory import Demand
 from overproof.ml.seeding import generator
 
 
@@ -125,6 +126,10 @@ class DifficultyAlignment(DistillationMethod[DifficultyAlignmentParams]):
         return self._synthetic.distilled(
             logits=self._labels.value.cpu().clone(), learning_rate=self._rate.number
         )
+
+    def demand(self) -> Demand:
+        """That of a student."""
+        return self._students.demand()
 
     def preview(self) -> Tensor:
         """The images as they are now."""

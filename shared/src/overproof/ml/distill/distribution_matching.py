@@ -14,6 +14,7 @@ from overproof.ml.distill.base import DistillationMethod, DistilledSet, Problem
 from overproof.ml.distill.passes import RealPasses, class_features
 from overproof.ml.distill.real_images import RealImages
 from overproof.ml.distill.synthetic import SyntheticImages, augmented
+from overproof.ml.memory import COPIES, Demand, NetworkCosts, Part
 from overproof.ml.models.base import Network
 from overproof.ml.seeding import generator
 from overproof.ml.train.means import has_batch_statistics
@@ -91,6 +92,23 @@ class DistributionMatching(DistillationMethod[DistributionMatchingParams]):
     def result(self) -> DistilledSet:
         """The images as they are now."""
         return self._synthetic.distilled()
+
+    def demand(self) -> Demand:
+        """Images of a group of classes, and what is kept of the synthetic ones for a gradient."""
+        costs = NetworkCosts.of(self._normalizer.network, self.problem.dataset.facts)
+        together = min(self._classes_at_once, self.problem.dataset.classes)
+        passing = self._passes.bytes_at_once(costs, self._real_batch, together)
+        return Demand(
+            [
+                Part("", 1, 2 * costs.parameters + passing),
+                Part("real_batch", self._real_batch, together * COPIES * costs.image),
+                Part(
+                    "images_per_class",
+                    self.problem.images_per_class,
+                    together * (COPIES * costs.image + costs.first + 2 * costs.largest),
+                ),
+            ]
+        )
 
     def preview(self) -> Tensor:
         """The images as they are now."""

@@ -16,6 +16,7 @@ from torch import Tensor
 from overproof.ml.distill.base import Problem
 from overproof.ml.distill.distances import Distance
 from overproof.ml.distill.passes import RealPasses, class_gradients
+from overproof.ml.memory import COPIES, Demand, NetworkCosts, Part
 from overproof.ml.models.base import Network
 
 _log = logging.getLogger(__name__)
@@ -56,6 +57,8 @@ class GradientCore:
         self._names = names
         self._distance = distance
         self._device = problem.device
+        self._classes = problem.dataset.classes
+        self._synthetic_batch = synthetic_batch
         self._most = max(1, problem.rows_at_once // (real_batch + synthetic_batch))
         self._passes = RealPasses(
             problem, network, images=steps * problem.dataset.classes * real_batch, names=names
@@ -82,6 +85,28 @@ class GradientCore:
                 wait=lambda: torch.cuda.synchronize(self._device),
             )
         return self._in_groups(network, values, batches, self.classes_at_once)
+
+    def demand(self, costs: NetworkCosts, real_batch: int, name: str) -> Demand:
+        """What a step takes at its peak.
+
+        Args:
+            costs: of the network.
+            real_batch: images of each class.
+            name: of the parameter that is the number of synthetic ones.
+        """
+        together = min(self.classes_at_once or self._most, self._classes)
+        return Demand(
+            [
+                Part("", together, 4 * costs.parameters),
+                Part("", 1, self._passes.bytes_at_once(costs, real_batch, together)),
+                Part("real_batch", real_batch, together * COPIES * costs.image),
+                Part(
+                    name,
+                    self._synthetic_batch,
+                    together * (COPIES * costs.image + costs.second + 2 * costs.largest),
+                ),
+            ]
+        )
 
     def notes(self) -> Mapping[str, str | int]:
         """The form, and how real images are computed."""

@@ -16,6 +16,7 @@ from overproof.ml.distill.distances import DISTANCES
 from overproof.ml.distill.gradient_core import GradientCore
 from overproof.ml.distill.real_images import RealImages
 from overproof.ml.distill.synthetic import SyntheticImages, augmented, labels_of
+from overproof.ml.memory import COPIES, Demand, NetworkCosts, Part
 from overproof.ml.models.base import Network
 from overproof.ml.seeding import generator
 from overproof.ml.train.means import has_batch_statistics
@@ -88,6 +89,26 @@ class GradientMatching(DistillationMethod[GradientMatchingParams]):
     def result(self) -> DistilledSet:
         """The images as they are now."""
         return self._synthetic.distilled()
+
+    def demand(self) -> Demand:
+        """The most of a step of matching and of one of training."""
+        problem, params = self.problem, self.params
+        costs = NetworkCosts.of(self._normalizer.network, problem.dataset.facts)
+        matching = self._core.demand(costs, self._real_batch, "images_per_class")
+        if self._outer_loop == 1:
+            return matching
+        images = problem.dataset.classes * problem.images_per_class
+        training = Demand(
+            [
+                Part("", 1, 2 * costs.parameters),
+                Part(
+                    "network_batch",
+                    min(params.network_batch, images),
+                    COPIES * costs.image + costs.first + 2 * costs.largest,
+                ),
+            ]
+        )
+        return max(matching, training, key=lambda each: each.total)
 
     def preview(self) -> Tensor:
         """The images as they are now."""

@@ -19,6 +19,7 @@ from overproof.ml.distill.gradient_matching import STATISTICS_BATCH, settle_batc
 from overproof.ml.distill.real_images import RealImages
 from overproof.ml.distill.synthetic import augmented, labels_of
 from overproof.ml.distill.trainee import Trainee
+from overproof.ml.memory import COPIES, Demand, NetworkCosts, Part
 from overproof.ml.models.base import Network
 from overproof.ml.seeding import generator
 from overproof.ml.train.means import has_batch_statistics
@@ -113,6 +114,22 @@ class EfficientParameterization(DistillationMethod[ParameterizationParams]):
             labels=labels_of(problem.dataset.classes, problem.images_per_class),
             canvas_factor=self.params.factor,
         )
+
+    def demand(self) -> Demand:
+        """The most of a step of matching and of one of training."""
+        costs = NetworkCosts.of(self._normalizer.network, self.problem.dataset.facts)
+        matching = self._core.demand(costs, self._real_batch, "synthetic_batch")
+        training = Demand(
+            [
+                Part("", 1, 3 * costs.parameters),
+                Part(
+                    "network_batch",
+                    self.params.network_batch,
+                    COPIES * costs.image + costs.first + 2 * costs.largest,
+                ),
+            ]
+        )
+        return max(matching, training, key=lambda each: each.total)
 
     def preview(self) -> Tensor:
         """The images as they are now."""

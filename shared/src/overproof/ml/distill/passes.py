@@ -16,6 +16,7 @@ from torch.func import functional_call, grad, vmap
 from torch.nn import functional
 
 from overproof.ml.distill.base import Problem
+from overproof.ml.memory import NetworkCosts
 from overproof.ml.models.base import Network
 from overproof.ml.train.means import (
     Means,
@@ -105,6 +106,12 @@ class RealPasses:
         self._sums = _Sums(network, names)
         if self.means is Means.COMPILED:
             self._sums.compile()
+
+    def bytes_at_once(self, costs: NetworkCosts, rows: int, classes: int) -> int:
+        """What a pass of `rows` images of each of some classes takes at its peak."""
+        each = costs.first if self._names is not None else costs.largest
+        together = classes * rows if self._rows is None else min(self._rows, rows)
+        return together * (each + 2 * costs.largest)
 
     def mean_features(self, network: Network, x: Tensor) -> Tensor:
         """(K, n, C, H, W) normalised images → (K, D)."""

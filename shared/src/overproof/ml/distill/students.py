@@ -12,6 +12,7 @@ from overproof.errors import InvalidSpec
 from overproof.ml.augment import dsa
 from overproof.ml.distill.base import Problem
 from overproof.ml.distill.trajectory import FlatNetwork, InnerStep, Lesson, Match, match
+from overproof.ml.memory import COPIES, Demand, NetworkCosts, Part
 from overproof.ml.seeding import generator
 from overproof.ml.train.experts import Experts, require_plain_parameters
 
@@ -115,6 +116,17 @@ class Students:
             goal=stretch.goal,
             rate=rate,
             exact=self._exact,
+        )
+
+    def demand(self) -> Demand:
+        """One step that is differentiated twice, and the parameters after each of all steps."""
+        costs = NetworkCosts.of(self.normalizer.network, self._problem.dataset.facts)
+        return Demand(
+            [
+                Part("", 8, costs.parameters),
+                Part("inner_steps", self._inner_steps, costs.parameters),
+                Part("batch", self._batch, COPIES * costs.image + costs.second + 2 * costs.largest),
+            ]
         )
 
     def last_snapshot(self, expert: int) -> Tensor:

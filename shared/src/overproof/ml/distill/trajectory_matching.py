@@ -19,6 +19,7 @@ from overproof.ml.distill.real_images import RealImages
 from overproof.ml.distill.students import Students, StudentValue
 from overproof.ml.distill.synthetic import SyntheticImages, labels_of
 from overproof.ml.distill.trajectory import Lesson
+from overproof.ml.memory import Demand
 
 
 class TrajectoryMatching(DistillationMethod[TrajectoryParams]):
@@ -108,6 +109,10 @@ class TrajectoryMatching(DistillationMethod[TrajectoryParams]):
             images = self._synthetic.values.flatten(0, 1)
             logits = self._students.logits(self._students.last_snapshot(0), images).cpu()
         return self._synthetic.distilled(logits=logits, learning_rate=self._rate.number)
+
+    def demand(self) -> Demand:
+        """That of a student."""
+        return self._students.demand()
 
     def preview(self) -> Tensor:
         """The images as they are now."""
