@@ -117,25 +117,3 @@ def test_weights_that_hold_code_are_refused(home: Path, tmp_path: Path) -> None:
 
     assert said.startswith("overproof: weights ")
     assert "holds Python objects and was not loaded" in said
-
-
-@pytest.mark.slow
-@pytest.mark.e2e
-@pytest.mark.timeout(300)
-def test_network_that_was_brought_is_attacked(
-    home: Path, checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("OVERPROOF_LOCAL_WORKERS", "1")
-    call("weights", "add", "mine", checkpoint, *FOR_DIGITS, "--normalisation", "own")
-    spec = tmp_path / "spec.yaml"
-    spec.write_text(
-        "{name: brought, datasets: digits, weights: mine, "
-        "attacks: [{name: fgsm, epsilons: [8/255]}]}"
-    )
-
-    [row] = read_json("run", spec)
-
-    assert row["method"].startswith("weights[name=mine@")
-    assert row["images_per_class"] is None
-    assert row["protocol"] == "as-brought"
-    assert 0 <= row["robust"] <= row["clean"] <= 1

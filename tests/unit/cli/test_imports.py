@@ -139,27 +139,3 @@ def test_unit_that_is_not_made_or_is_no_set_cannot_be_exported(home: Path, publi
     said = call("export", units[0]["id"], into, "--format", "dc", code=2).stderr
 
     assert "is not yet made" in said
-
-
-@pytest.mark.slow
-@pytest.mark.e2e
-@pytest.mark.timeout(300)
-def test_imported_set_is_trained_on_attacked_and_reported(
-    home: Path, published: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("OVERPROOF_LOCAL_WORKERS", "1")
-    call("import", "theirs", published, "--dataset", "digits", "--normalisation", "own")
-    spec = published.with_name("spec.yaml")
-    spec.write_text(SPEC)
-
-    [row] = read_json("run", spec, "--report", published.with_name("report.html"))
-
-    assert row["method"].startswith("imported[name=theirs@")
-    assert row["images_per_class"] == 2
-    assert 0 <= row["robust"] <= row["clean"] <= 1
-    assert "imported[name=theirs@" in published.with_name("report.html").read_text()
-    unit = next(unit for unit in read_json("plan", spec)["units"] if unit["kind"] == "distill")
-    exported = published.with_name("out.pt")
-    call("export", unit["id"], exported, "--format", "dc", "--normalisation", "own")
-    again = torch.load(exported, weights_only=True)["data"][-1][0]
-    assert torch.allclose(again, torch.load(published, weights_only=True)["data"][-1][0], atol=1e-5)
