@@ -96,6 +96,22 @@ def test_labels_show_what_differs_from_defaults() -> None:
     assert row.protocol == "dsa[epochs=20]"
 
 
+def test_labels_tell_the_teacher_once() -> None:
+    teacher = {"name": "convnet", "params": {"norm": "batch"}}
+    sets: dict[str, Any] = {
+        "method": "squeeze-recover-relabel",
+        "matching_network": None,
+        "teacher": teacher,
+    }
+    [hard] = standings([a_group(**sets)])
+    [soft] = standings([a_group(**sets, protocol={"name": "fkd", "params": {}})])
+
+    assert hard.method == "squeeze-recover-relabel by convnet[norm=batch]"
+    assert hard.protocol == "dsa[epochs=20]"
+    assert soft.method == "squeeze-recover-relabel"
+    assert soft.protocol == "fkd by convnet[norm=batch]"
+
+
 def test_versions_and_subsets_tell_data_sets_apart() -> None:
     dataset = {"name": "cifar-10", "version": "1f2e3d4c5b6a", "subset_per_class": 50}
 

@@ -32,6 +32,7 @@ from overproof.catalog.slices import (
     Slice,
     plugin_label,
 )
+from overproof.catalog.teaching import TaughtParams
 from overproof.core.registry import Registry
 from overproof.core.semantics import Semantics
 from overproof.core.spec import PluginRef
@@ -264,21 +265,30 @@ def network_label(group: Mapping[str, Any]) -> str:
 
 
 def protocol_label(group: Mapping[str, Any]) -> str:
-    """The protocol, and a word where it keeps the weights that did best on the test set."""
+    """The protocol, whose labels it wants, and a word where it chooses on the test set."""
     label = _label(PROTOCOLS, group["protocol"])
+    if _is_taught(group):
+        label += f" by {_label(MODELS, group['teacher'])}"
     chosen = group["protocol"].get("params", {}).get("selection") == "paper"
     return f"{label} (chosen on the test set)" if chosen else label
 
 
 def method_label(group: Mapping[str, Any]) -> str:
-    """The method, and the network it matched on where that is not the one trained."""
+    """The method, and the network it matched on or the teacher it asked where that is another."""
     if group["method"] is None:
         return WHOLE_SET
     method = _label(DISTILLATION, group["method"])
+    if "teacher" in group and not _is_taught(group):
+        return f"{method} by {_label(MODELS, group['teacher'])}"
     matching = group.get("matching_network")
     if matching is None or matching == group["network"]:
         return method
     return f"{method} on {_label(MODELS, matching)}"
+
+
+def _is_taught(group: Mapping[str, Any]) -> bool:
+    name = group["protocol"]["name"]
+    return name in PROTOCOLS and issubclass(PROTOCOLS.get(name).params, TaughtParams)
 
 
 def _label(registry: Registry, ref: Mapping[str, Any]) -> str:

@@ -126,6 +126,8 @@ class EpochViews:
 class LabelMaking:
     """A teacher labels views of a set; a `Resumable` with one step an epoch.
 
+    All labels are held in memory, 2 · epochs · N · K bytes.
+
     Args:
         teacher: on `device`; its mode is set.
         images: (N, C, H, W), uint8 or float32 pixels.
