@@ -305,6 +305,73 @@ def test_unusable_inputs_are_refused(name: str, victim: Normalized, x: Tensor, y
         run(victim, x, y, radius=0.1, ids=torch.arange(3))
 
 
+class AnySize(nn.Module):
+    """Four classes of images of any size and number of channels."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            self.layers = nn.Sequential(
+                nn.Conv2d(channels, 6, 3, padding=1),
+                nn.BatchNorm2d(6),
+                nn.ReLU(),
+                nn.AdaptiveAvgPool2d(2),
+                nn.Flatten(),
+                nn.Linear(24, 4),
+            )
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.layers(x)
+        return logits
+
+
+@pytest.mark.parametrize("shape", [(1, 7, 12), (3, 12, 7)])
+@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize("name", ROWS)
+def test_grey_and_colour_images_that_are_no_squares_work_in_batches_of_any_size(
+    name: str, count: int, shape: tuple[int, ...]
+) -> None:
+    model, x = AnySize(shape[0]).eval(), uniform_noise(torch.arange(count), shape, 1)
+    y = model(x).argmax(dim=1)
+    radius = budget(name, 0.1, x)
+
+    outcome = an_attack(name)(model, x, y, radius=radius)
+
+    assert outcome.adversarial.shape == x.shape
+    assert float(distances(name, outcome.adversarial, x).max()) <= radius + 1e-6
+    assert torch.equal(outcome.prediction, model(outcome.adversarial).argmax(dim=1))
+
+
+@pytest.mark.parametrize("name", [name for name in ROWS if not name.startswith("torchattacks")])
+def test_network_in_half_precision_is_judged_in_its_own(name: str) -> None:
+    x = uniform_noise(torch.arange(6), (3, 8, 8), 1)
+    model = AnySize(3).to(torch.bfloat16).eval()
+    y = model(x.bfloat16()).argmax(dim=1)
+    radius = budget(name, 0.1, x)
+
+    outcome = an_attack(name)(model, x, y, radius=radius)
+
+    assert outcome.adversarial.dtype == torch.float32
+    assert float(distances(name, outcome.adversarial, x).max()) <= radius + 1e-6
+    judged = model(outcome.adversarial.bfloat16()).float().argmax(dim=1)
+    assert torch.equal(outcome.prediction, judged)
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_statistics_of_a_network_left_in_training_mode_do_not_move(name: str) -> None:
+    x = uniform_noise(torch.arange(4), (3, 8, 8), 1)
+    model = AnySize(3)
+    y = model.eval()(x).argmax(dim=1)
+    model.train()
+    before = {key: value.clone() for key, value in model.state_dict().items()}
+
+    an_attack(name)(model, x, y, radius=budget(name, 0.05, x))
+
+    assert all(module.training for module in model.modules())
+    assert all(torch.equal(before[key], value) for key, value in model.state_dict().items())
+
+
 class Cheating(Attack[Any]):
     """Leaves ball and box, where the victim is surely wrong."""
 

@@ -111,7 +111,7 @@ def test_zero_gradients_freeze_samples_as_in_torchattacks_where_that_is_asked_fo
 ) -> None:
     net, x, y = digits_victim()
     loud, x, y = Scaled(net, 300.0), x[::4], y[::4]
-    params = {"step_size": "8/255", "decay": 1.0}
+    params: dict[str, Any] = {"step_size": "8/255", "decay": 1.0}
 
     theirs = adversarial(name, loud, x, y, 32 / 255, **params)
 
