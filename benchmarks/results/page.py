@@ -74,7 +74,7 @@ def _row_of_gains(method: Mapping[str, Any]) -> list[str]:
         f"{100 * found.mean:.1f}{spread}",
         "" if gain is None else f"{100 * gain['mean']:+.1f}",
         "" if gain is None else _interval(gain),
-        f"{method['seconds_a_set']:.0f}",
+        "-" if method["seconds_a_set"] is None else f"{method['seconds_a_set']:.0f}",
     ]
 
 

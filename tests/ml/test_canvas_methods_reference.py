@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -336,6 +337,62 @@ def test_groups_of_classes_give_what_all_classes_together_give(
     assert made[0][0] == pytest.approx(made[1][0], rel=1e-4)
     assert torch.allclose(made[0][1], made[1][1], atol=1e-5)
     assert torch.allclose(made[0][2], made[1][2], atol=1e-5)
+
+
+# ---- what published code does and did not mean ---------------------------------------------------
+
+
+def test_paper_variant_begins_with_the_first_images_of_each_class(problem: Problem) -> None:
+    params = ParameterizationParams(**SMALL | {"variant": "paper", "factor": 1})
+
+    made = EfficientParameterization(params, problem).result()
+
+    labels = problem.dataset.train_labels
+    first = [problem.dataset.train_images[labels == label][:2] for label in range(10)]
+    assert torch.equal(made.images, torch.cat(first).float() / 255)
+
+
+def test_paper_variant_clusters_features_of_pixels_as_they_are(problem: Problem) -> None:
+    plain = replace(problem, dataset=replace(problem.dataset, mean=(0.0,), std=(1.0,)))
+    params = RepresentativeParams(**SMALL | {"clusters": 5, "rounds": 3})
+
+    def chosen(variant: str, of: Problem) -> Tensor:
+        method = RepresentativeMatching(params.model_copy(update={"variant": variant}), of)
+        return method.real_numbers(of.build("network").network, 0)
+
+    assert torch.equal(chosen("paper", problem), chosen("default", plain))
+    assert not torch.equal(chosen("paper", problem), chosen("default", problem))
+
+
+def test_paper_variant_means_accuracies_and_forgets_them_at_evaluations(
+    problem: Problem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("overproof.ml.distill.improved_matching._EVALUATED_EVERY", 2)
+    method = ImprovedMatching(
+        ImprovedMatchingParams(
+            variant="paper",
+            iterations=3,
+            real_batch=4,
+            first_networks=1,
+            networks=1,
+            interval=100,
+            networks_trained=1,
+            training_steps=2,
+        ),
+        problem,
+    )
+    seen = []
+
+    for index in range(3):
+        method.step(index)
+        state = method.state()
+        seen.append((int(state["accuracy_steps"]), float(state["accuracies"])))
+
+    assert [steps for steps, _ in seen] == [2, 4, 2]
+    # Shares of whole batches of 256: sums of the steps' hits over steps.
+    assert all(
+        (accuracy * steps * 256) % 1 == pytest.approx(0, abs=1e-2) for steps, accuracy in seen
+    )
 
 
 class Linear(Problem):

@@ -13,6 +13,7 @@ from overproof.catalog.distillation import DISTILLATION
 from overproof.catalog.trajectories import (
     DATM_SETTINGS,
     MTT_SETTINGS,
+    MTT_WHITENED_SETTINGS,
     TESLA_SETTINGS,
     DifficultyAlignmentParams,
     TrajectoryParams,
@@ -241,8 +242,8 @@ def test_first_images_are_right_and_their_labels_the_mean_of_the_experts_that_ag
 
 
 def test_settings_are_the_published_ones_or_the_nearest_below() -> None:
-    def mtt(classes: int, images_per_class: int) -> Any:
-        return setting_of(MTT_SETTINGS, classes=classes, images_per_class=images_per_class)
+    def mtt(classes: int, images_per_class: int, table: Any = MTT_SETTINGS, side: int = 32) -> Any:
+        return setting_of(table, classes=classes, images_per_class=images_per_class, side=side)
 
     assert (mtt(10, 10).inner_steps, mtt(10, 10).start_epochs) == (30, 15)
     assert mtt(10, 20) == mtt(10, 10)
@@ -250,15 +251,21 @@ def test_settings_are_the_published_ones_or_the_nearest_below() -> None:
     assert (mtt(100, 50).inner_steps, mtt(100, 50).batch) == (80, 125)
     assert mtt(37, 1) == mtt(100, 1)
     assert mtt(1000, 1) == mtt(200, 1)
-    assert setting_of(DATM_SETTINGS, classes=10, images_per_class=1).threshold == 1.1
+    assert mtt(10, 1, DATM_SETTINGS).threshold == 1.1
+    # Subsets of ImageNet have ten classes too, and larger images.
+    assert (mtt(10, 10, side=128).inner_steps, mtt(10, 10, side=128).start_epochs) == (20, 10)
+    assert (mtt(10, 1).learning_rate, mtt(10, 1, MTT_WHITENED_SETTINGS).learning_rate) == (1e3, 100)
+    assert mtt(1000, 1, TESLA_SETTINGS, side=64).matched_epochs == 3
 
 
-@pytest.mark.parametrize("table", [MTT_SETTINGS, TESLA_SETTINGS, DATM_SETTINGS])
+@pytest.mark.parametrize(
+    "table", [MTT_SETTINGS, MTT_WHITENED_SETTINGS, TESLA_SETTINGS, DATM_SETTINGS]
+)
 def test_settings_fit_the_experts_of_their_method(table: Any) -> None:
     params = DifficultyAlignmentParams() if table is DATM_SETTINGS else TrajectoryParams()
 
-    for _, sizes in table:
-        for setting in sizes.values():
+    for rows in table:
+        for setting in rows.sizes.values():
             assert setting.start_epochs - 1 + setting.matched_epochs <= params.expert_epochs
 
 

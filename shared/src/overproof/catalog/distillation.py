@@ -63,14 +63,23 @@ class KMeansParams(FeatureParams):
 
 
 class DistributionMatchingParams(Params):
-    """Published: 20,000 iterations, 256 real images a class, learning rate 1."""
+    """Published: 20,000 iterations, 256 real images a class; learning rates in `feature_rate`."""
 
     iterations: Count = 20_000
     real_batch: Count = 256
-    learning_rate: Positive = 1.0
+    learning_rate: Positive | None = None
     momentum: Fraction = 0.5
     init: Literal["real", "noise"] = "real"
     strategy: Strategy = "auto"
+
+
+def feature_rate(dataset: str, images_per_class: int) -> float:
+    """The published learning rate of distribution matching.
+
+    Source: VICO-UoE/DatasetCondensation, README. Differs: other data sets than CIFAR-10 take 1 at
+    every size, which is published for CIFAR-100.
+    """
+    return 10.0 if dataset == "cifar-10" and images_per_class >= 100 else 1.0
 
 
 class GradientMatchingParams(Params):
@@ -225,6 +234,7 @@ for _info in (
         summary="lead a student along the trajectories of experts, by the exact gradient",
         source="Cazenavette et al., arXiv:2203.11932; GeorgeCazenavette/mtt-distillation",
         needs="overproof[ml]",
+        semantics=2,
         aliases=("mtt",),
     ),
     PluginInfo(
@@ -234,6 +244,7 @@ for _info in (
         summary="trajectory matching by a truncated gradient, with soft labels of experts if asked",
         source="Cui et al., arXiv:2211.10586; justincui03/tesla, distill.py",
         needs="overproof[ml]",
+        semantics=2,
     ),
     PluginInfo(
         name="difficulty-alignment",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Literal, Self, TypeVar
+from typing import Annotated, Generic, Literal, Self, TypeVar
 
 from pydantic import Field, model_validator
 
@@ -159,8 +159,22 @@ class DifficultySetting:
 
 
 Setting = TypeVar("Setting", TrajectorySetting, DifficultySetting)
-# Most classes of a table → images per class → setting.
-Table = tuple[tuple[int, Mapping[int, Setting]], ...]
+
+
+@dataclass(frozen=True)
+class Rows(Generic[Setting]):
+    """Settings by images per class, for data sets up to a number of classes and of pixels.
+
+    Attributes:
+        side: most pixels of a side, None for any.
+    """
+
+    classes: int
+    sizes: Mapping[int, Setting]
+    side: int | None = None
+
+
+Table = tuple[Rows[Setting], ...]
 
 _MTT = TrajectorySetting
 # DD-RobustBench, table XI: without whitening, for CIFAR-10, CIFAR-100 and Tiny ImageNet.
@@ -185,14 +199,39 @@ _MTT_TINY = {
     30: _MTT(20, 2, 40, 200, 1e4, 1e-4, 1e-2),
     50: _MTT(20, 2, 40, 300, 1e4, 1e-4, 1e-2),
 }
+# The reference code, for subsets of ImageNet of 128 × 128 pixels.
+_MTT_SUBSETS = {1: _MTT(20, 2, 10, None, 1e3, 1e-6, 1e-2)}
 MTT_SETTINGS: Table[TrajectorySetting] = (
-    (10, _MTT_CIFAR10),
-    (100, _MTT_CIFAR100),
-    (200, _MTT_TINY),
+    Rows(10, _MTT_CIFAR10, side=64),
+    Rows(10, _MTT_SUBSETS),
+    Rows(100, _MTT_CIFAR100),
+    Rows(200, _MTT_TINY),
+)
+# The paper and its code; images of CIFAR are whitened but for 50 of CIFAR-10 and 10 of CIFAR-100.
+MTT_WHITENED_SETTINGS: Table[TrajectorySetting] = (
+    Rows(
+        10,
+        {
+            1: _MTT(50, 2, 2, None, 100, 1e-7, 1e-2),
+            10: _MTT(30, 2, 20, None, 100, 1e-5, 1e-3),
+            50: _MTT(30, 2, 40, None, 1e3, 1e-5, 1e-3),
+        },
+        side=64,
+    ),
+    Rows(10, _MTT_SUBSETS),
+    Rows(
+        100,
+        {
+            1: _MTT(20, 3, 20, None, 1e3, 1e-5, 1e-2),
+            10: _MTT(20, 2, 20, None, 1e3, 1e-5, 1e-2),
+            50: _MTT(80, 2, 40, 125, 1e3, 1e-5, 1e-2),
+        },
+    ),
+    Rows(200, _MTT_TINY),
 )
 # DD-RobustBench, table XII, with halved learning rates: see `TruncatedTrajectoryParams`.
 TESLA_SETTINGS: Table[TrajectorySetting] = (
-    (
+    Rows(
         10,
         {
             1: _MTT(50, 2, 5, None, 500, 1e-7, 1e-2),
@@ -202,7 +241,7 @@ TESLA_SETTINGS: Table[TrajectorySetting] = (
             50: _MTT(30, 3, 40, None, 500, 1e-5, 1e-3),
         },
     ),
-    (
+    Rows(
         100,
         {
             1: _MTT(40, 3, 15, None, 500, 1e-5, 1e-2),
@@ -212,7 +251,7 @@ TESLA_SETTINGS: Table[TrajectorySetting] = (
             50: _MTT(80, 2, 40, 125, 500, 1e-5, 1e-2),
         },
     ),
-    (
+    Rows(
         200,
         {
             1: _MTT(10, 2, 10, None, 5e3, 1e-4, 1e-2),
@@ -222,12 +261,14 @@ TESLA_SETTINGS: Table[TrajectorySetting] = (
             50: _MTT(20, 2, 40, 300, 5e3, 1e-4, 1e-2),
         },
     ),
+    # The reference code, for ImageNet-1K of 64 × 64 pixels, with `soft_labels` and 50 experts.
+    Rows(1000, {1: _MTT(10, 3, 10, 100, 5e3, 1e-4, 1e-2)}),
 )
 
 _DATM = DifficultySetting
 # The configurations of the reference code, for whitened images; 5 and 30 images are ours.
 DATM_SETTINGS: Table[DifficultySetting] = (
-    (
+    Rows(
         10,
         {
             1: _DATM(80, 2, 100, 0, 4, 4, 1, 10, 5, 1e-7, threshold=1.1),
@@ -239,7 +280,7 @@ DATM_SETTINGS: Table[DifficultySetting] = (
             1000: _DATM(100, 2, 50, 40, 60, 60, 1, 1000, 10, 1e-5),
         },
     ),
-    (
+    Rows(
         100,
         {
             1: _DATM(40, 3, 1000, 0, 10, 20, 1000, None, 10, 1e-5),
@@ -248,7 +289,7 @@ DATM_SETTINGS: Table[DifficultySetting] = (
             100: _DATM(80, 2, 50, 30, 70, 70, 1, 1000, 10, 1e-5),
         },
     ),
-    (
+    Rows(
         200,
         {
             1: _DATM(40, 2, 1e4, 0, 15, 20, 2000, None, 10, 1e-4),
@@ -259,15 +300,22 @@ DATM_SETTINGS: Table[DifficultySetting] = (
 )
 
 
-def setting_of(table: Table[Setting], *, classes: int, images_per_class: int) -> Setting:
+def setting_of(table: Table[Setting], *, classes: int, images_per_class: int, side: int) -> Setting:
     """The published setting, or the nearest below.
 
     Args:
         table: of the method.
-        classes: the rows of the data set with as many, or the next more, are taken; above all, the
-            last.
+        classes: the first rows for as many, or more, are taken; above all, the last.
         images_per_class: of the published sizes the largest that is not larger is taken; below
             all, the smallest.
+        side: pixels of the longer side; rows for smaller images are passed over.
     """
-    sizes = next((sizes for most, sizes in table if classes <= most), table[-1][1])
+    sizes = next(
+        (
+            rows.sizes
+            for rows in table
+            if classes <= rows.classes and (rows.side is None or side <= rows.side)
+        ),
+        table[-1].sizes,
+    )
     return sizes[max((size for size in sizes if size <= images_per_class), default=min(sizes))]

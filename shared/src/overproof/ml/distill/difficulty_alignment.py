@@ -52,6 +52,7 @@ class DifficultyAlignment(DistillationMethod[DifficultyAlignmentParams]):
             DATM_SETTINGS,
             classes=problem.dataset.classes,
             images_per_class=problem.images_per_class,
+            side=max(problem.dataset.facts.size),
         )
         self._first = setting.first_start if params.first_start is None else params.first_start
         self._end = params.start_epochs or setting.start_epochs

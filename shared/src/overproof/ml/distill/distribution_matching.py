@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from overproof.catalog.distillation import DistributionMatchingParams
+from overproof.catalog.distillation import DistributionMatchingParams, feature_rate
 from overproof.ml.augment import dsa
 from overproof.ml.distill.base import DistillationMethod, DistilledSet, Problem
 from overproof.ml.distill.passes import RealPasses, class_features
@@ -44,6 +44,9 @@ class DistributionMatching(DistillationMethod[DistributionMatchingParams]):
         dataset = problem.dataset
         self._real = RealImages(dataset, problem.device)
         self._real_batch = min(params.real_batch, self._real.smallest)
+        self._learning_rate = params.learning_rate or feature_rate(
+            dataset.name, problem.images_per_class
+        )
         self._families = dsa.strategy_of(params.strategy, mirrors=dataset.mirrors)
         normalizer = problem.build()
         self._normalizer = normalizer
@@ -85,7 +88,7 @@ class DistributionMatching(DistillationMethod[DistributionMatchingParams]):
             classes_at_once=self._classes_at_once,
         )
         self._synthetic.step(
-            gradient, learning_rate=self.params.learning_rate, momentum=self.params.momentum
+            gradient, learning_rate=self._learning_rate, momentum=self.params.momentum
         )
         return self._read(index, loss)
 

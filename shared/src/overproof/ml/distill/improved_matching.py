@@ -20,6 +20,7 @@ from overproof.ml.models.base import Network
 from overproof.ml.seeding import generator
 
 _MEMORY = 0.9  # of the running accuracy, for each training step
+_EVALUATED_EVERY = 1_000  # iterations of the published code, which then forgets accuracies
 
 
 class _Member:
@@ -27,12 +28,19 @@ class _Member:
 
     Attributes:
         trainee: the network with its momentum.
-        accuracy: (), running accuracy in training, in [0, 1]; 0 for a new network.
+        accuracy: (), accuracy in training, in [0, 1]; 0 for a new network.
+        steps: (), of training that `accuracy` is the mean of; counted for the variant of the paper.
     """
 
     def __init__(self, trainee: Trainee, accuracy: Tensor) -> None:
         self.trainee = trainee
         self.accuracy = accuracy
+        self.steps = torch.zeros_like(accuracy)
+
+    def forget(self) -> None:
+        """Start the accuracy anew."""
+        self.accuracy = torch.zeros_like(self.accuracy)
+        self.steps = torch.zeros_like(self.steps)
 
 
 class ImprovedMatching(DistillationMethod[ImprovedMatchingParams]):
@@ -93,6 +101,9 @@ class ImprovedMatching(DistillationMethod[ImprovedMatchingParams]):
         if index % self._interval == 0:
             self._queue.append(self._member(self.problem.build("network", index).network))
             del self._queue[: -params.networks]
+        if params.variant == "paper" and index % _EVALUATED_EVERY == 0:
+            for member in self._queue:
+                member.forget()
         stream = generator(self.problem.seed, "queue", index)
         drawn = int(torch.randint(len(self._queue), (1,), generator=stream))
         loss = self._match(self._queue[drawn], index)
@@ -123,6 +134,7 @@ class ImprovedMatching(DistillationMethod[ImprovedMatchingParams]):
         """Canvases, velocity and the queue, the oldest network first."""
         state = self._canvases.state()
         state["accuracies"] = torch.stack([member.accuracy for member in self._queue])
+        state["accuracy_steps"] = torch.stack([member.steps for member in self._queue])
         for number, member in enumerate(self._queue):
             state |= member.trainee.state(f"{number}.")
         return state
@@ -135,6 +147,7 @@ class ImprovedMatching(DistillationMethod[ImprovedMatchingParams]):
             member = self._member(self.problem.build().network)
             member.trainee.load_state(state, f"{number}.")
             member.accuracy = accuracy.clone()
+            member.steps = state["accuracy_steps"][number].to(accuracy, copy=True)
             self._queue.append(member)
 
     def _initial(self) -> Tensor:
@@ -197,4 +210,6 @@ class ImprovedMatching(DistillationMethod[ImprovedMatchingParams]):
                 self._normalizer.normalize(self._real.pixels(numbers)), labels
             )
             hit = (logits.argmax(dim=1) == labels).float().mean()
-            member.accuracy = _MEMORY * member.accuracy + (1 - _MEMORY) * hit
+            member.steps = member.steps + 1
+            kept = _MEMORY if self.params.variant == "default" else 1 - 1 / member.steps
+            member.accuracy = kept * member.accuracy + (1 - kept) * hit

@@ -155,6 +155,8 @@ class EfficientParameterization(DistillationMethod[ParameterizationParams]):
 
     def initial_numbers(self, count: int) -> Tensor:
         """(K, count) numbers of the real images that the canvases begin with."""
+        if self.params.variant == "paper":
+            return self._real.first(count)
         return self._real.draw(count, generator(self.problem.seed, "initial-images"))
 
     def real_batch(self) -> int:

@@ -60,6 +60,15 @@ class RealImages:
         keys[torch.arange(keys.shape[1]) >= self.counts[:, None]] = 2.0
         return self._offsets[:, None] + keys.topk(count, dim=1, largest=False).indices
 
+    def first(self, count: int) -> Tensor:
+        """(K, count) int64 numbers of the first images of each class, in stored order.
+
+        Raises:
+            InvalidData: a class has fewer images.
+        """
+        self.require(count)
+        return self._offsets[:, None] + torch.arange(count)
+
     def draw_any(self, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """`count` images of any class, drawn with replacement and with equal chances.
 

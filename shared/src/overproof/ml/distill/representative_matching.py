@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from torch import Tensor
 
@@ -10,7 +11,7 @@ from overproof.catalog.canvases import RepresentativeParams
 from overproof.ml.distill.base import Problem
 from overproof.ml.distill.clustering import representatives
 from overproof.ml.distill.parameterization import EfficientParameterization
-from overproof.ml.models.base import Network
+from overproof.ml.models.base import Network, Normalized
 
 _NUMBERS = "representatives"  # entry of the state
 
@@ -24,8 +25,8 @@ class RepresentativeMatching(EfficientParameterization):
         problem: see `DistillationMethod`.
 
     Source: arXiv:2302.14416, algorithm 1; lyq312318224/DREAM, condense.py. Differs: features of
-    normalised images, as the network is trained on, not of raw pixels; no image stands for two
-    centres; as `EfficientParameterization`.
+    normalised images, as the network is trained on, not of raw pixels (`variant` paper); no image
+    stands for two centres; as `EfficientParameterization`.
     """
 
     def __init__(self, params: RepresentativeParams, problem: Problem) -> None:
@@ -68,8 +69,13 @@ class RepresentativeMatching(EfficientParameterization):
     def _representatives(self, network: Network, count: int, *labels: str | int) -> Tensor:
         network.eval()
         self._normalizer.network = network
+        model = self._normalizer
+        if self.params.variant == "paper":
+            facts = self.problem.dataset.facts
+            plain = replace(facts, mean=(0.0,) * facts.channels, std=(1.0,) * facts.channels)
+            model = Normalized(network, plain).to(self.problem.device)
         return representatives(
-            self._normalizer,
+            model,
             self._real,
             count,
             rounds=self._rounds,

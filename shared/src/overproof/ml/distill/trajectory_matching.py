@@ -9,6 +9,7 @@ from torch import Tensor
 
 from overproof.catalog.trajectories import (
     MTT_SETTINGS,
+    MTT_WHITENED_SETTINGS,
     TESLA_SETTINGS,
     TrajectoryParams,
     TruncatedTrajectoryParams,
@@ -51,9 +52,14 @@ class TrajectoryMatching(DistillationMethod[TrajectoryParams]):
         super().__init__(params, problem)
         dataset = problem.dataset
         self._has_soft_labels = isinstance(params, TruncatedTrajectoryParams) and params.soft_labels
-        table = TESLA_SETTINGS if isinstance(params, TruncatedTrajectoryParams) else MTT_SETTINGS
+        table = MTT_WHITENED_SETTINGS if params.zca else MTT_SETTINGS
+        if isinstance(params, TruncatedTrajectoryParams):
+            table = TESLA_SETTINGS
         setting = setting_of(
-            table, classes=dataset.classes, images_per_class=problem.images_per_class
+            table,
+            classes=dataset.classes,
+            images_per_class=problem.images_per_class,
+            side=max(dataset.facts.size),
         )
         self._start_epochs = params.start_epochs or setting.start_epochs
         self._learning_rate = params.learning_rate or setting.learning_rate
