@@ -76,11 +76,21 @@ def folder(tmp_path: Path) -> Path:
     np.savez(tmp_path / "set.npz", images=pixels.numpy(), labels=labels.numpy())
     network = build(PluginRef(name="convnet", params={"width": 8, "depth": 2}), digits.facts, 0)
     torch.save({"state_dict": network.network.state_dict()}, tmp_path / "checkpoint.pt")
-    brought, attacked, manifest = blocks(DOCUMENT, "yaml")
-    (tmp_path / "brought.yaml").write_text(brought)
-    (tmp_path / "attacked.yaml").write_text(attacked)
-    (tmp_path / "mine.yaml").write_text(manifest)
+    write_views(tmp_path / "fkd", len(pixels), epochs=2)
+    names = ("brought", "replayed", "attacked", "mine")
+    for name, block in zip(names, blocks(DOCUMENT, "yaml"), strict=True):
+        (tmp_path / f"{name}.yaml").write_text(block)
     return tmp_path
+
+
+def write_views(folder: Path, count: int, epochs: int) -> None:
+    """Labels of whole images, not mixed, in batches of ten."""
+    for epoch in range(epochs):
+        (folder / f"epoch_{epoch}").mkdir(parents=True)
+        for b in range(count // 10):
+            whole, flips = torch.tensor([[0.0, 0.0, 1.0, 1.0]] * 10), torch.zeros(10).bool()
+            record = [whole, flips, None, None, None, torch.randn(10, 10).half()]
+            torch.save(record, folder / f"epoch_{epoch}" / f"batch_{b}.tar")
 
 
 @pytest.mark.e2e
@@ -93,7 +103,7 @@ def test_every_command_works_and_every_set_reaches_the_report(
     monkeypatch.setenv("OVERPROOF_HOME", str(folder / "home"))
     monkeypatch.setenv("OVERPROOF_LOCAL_WORKERS", "1")
     commands = [shlex.split(line)[1:] for line in typed() if line.startswith("overproof ")]
-    names = [words[1] for words in commands if words[0] == "import"]
+    names = [words[1] for words in commands if words[0] == "import" and "--fkd" not in words]
     # All forms in one run, after the last of them is imported; the document shows one.
     spec = folder / "brought.yaml"
     spec.write_text(spec.read_text().replace("imported: dc", f"imported: [{', '.join(names)}]"))
@@ -103,6 +113,7 @@ def test_every_command_works_and_every_set_reaches_the_report(
     report = (folder / "report.html").read_text()
     assert len(names) == 11
     assert [name for name in names if f"imported[name={name}@" not in report] == []
+    assert "imported[name=relabelled@" in said[-2]
     assert "weights[name=theirs@" in said[-1]
     [unit] = [
         unit["id"]
@@ -136,5 +147,5 @@ def test_every_form_and_normalisation_is_in_its_table() -> None:
 
 
 def test_specs_of_the_document_are_specs() -> None:
-    for block in blocks(DOCUMENT, "yaml")[:2]:
+    for block in blocks(DOCUMENT, "yaml")[:3]:
         assert ExperimentSpec.parse(block).name

@@ -14,6 +14,7 @@ from overproof.experiments.planner import ExperimentPlan, plan
 from overproof.results.views import Asset
 from tests.builders import an_experiment, no_added_datasets
 
+REPLAY = "fkd"
 CONVNET = {"name": "convnet", "params": {"width": 8, "depth": 2}}
 
 
@@ -179,3 +180,26 @@ def test_teacher_of_another_data_set_is_a_fault() -> None:
 def test_brought_teacher_without_batch_statistics_cannot_be_inverted() -> None:
     with pytest.raises(InvalidSpec, match="sre2l compares batch statistics"):
         _plan(**TAUGHT | {"methods": ["sre2l"]}, teacher_weights="old")
+
+
+def test_labels_that_came_with_a_set_are_replayed_without_a_teacher(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with_labels = _asset(
+        "sets", "sre2l", "e" * 64, dataset="digits", images_per_class=5, soft_labels="f" * 64
+    )
+    monkeypatch.setitem(STORE, ("sets", "sre2l"), with_labels)
+    replay = {"name": REPLAY, "params": {"epochs": 2}}
+
+    replayed = _plan(imported="sre2l", protocol=replay, seeds=[0, 1], attacks=[])
+    asked = _plan(imported="mtt", protocol=replay, seeds=[0], attacks=[])
+    hard = _plan(imported="sre2l", seeds=[0], attacks=[])
+
+    assert _tasks(replayed.units) == {"imported-sets": 1, "imported-labels": 1, "networks": 2}
+    [labels] = [unit for unit in replayed.units if unit.task == "imported-labels"]
+    assert labels.body["labels"] == {"name": "sre2l", "version": "f" * 64}
+    networks = [unit for unit in replayed.units if unit.task == "networks"]
+    assert {unit.body["labels"] for unit in networks} == {labels.id}
+    assert all(labels.id in unit.needs for unit in networks)
+    assert _tasks(asked.units)["soft-labels"] == _tasks(asked.units)["teachers"] == 1
+    assert "imported-labels" not in _tasks(hard.units)

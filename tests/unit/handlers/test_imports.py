@@ -11,10 +11,21 @@ import torch
 from safetensors.torch import load_file
 
 from overproof.core.ids import UnitId
-from overproof.core.spec import AssetSpec, ImportedNetworkBody, ImportedSetBody, JobSpec, PluginRef
+from overproof.core.spec import (
+    AssetSpec,
+    ImportedLabelsBody,
+    ImportedNetworkBody,
+    ImportedSetBody,
+    JobSpec,
+    PluginRef,
+)
 from overproof.errors import InvalidData, ShapeError
 from overproof.experiments.units import make_unit
-from overproof.handlers.imports import ImportedNetworkHandler, ImportedSetHandler
+from overproof.handlers.imports import (
+    ImportedLabelsHandler,
+    ImportedNetworkHandler,
+    ImportedSetHandler,
+)
 from overproof.ml.checkpoints import save_weights
 from overproof.ml.datasets.base import load
 from overproof.ml.distill.base import DistilledSet
@@ -83,3 +94,17 @@ def test_network_of_another_width_is_refused(a_context: Callable[..., Any], tmp_
             JobSpec.of((make_unit("imported-networks", body),)),
             a_context(assets={VERSION: tmp_path / "weights"}),
         )
+
+
+def test_labels_that_were_brought_are_handed_on(
+    a_context: Callable[..., Any], tmp_path: Path
+) -> None:
+    (tmp_path / "labels").write_bytes(b"labels of views")
+    body = ImportedLabelsBody(training_set=f"dst-{'0' * 32}", labels=BROUGHT)
+    unit = make_unit("imported-labels", body)
+
+    output = ImportedLabelsHandler().run(
+        JobSpec.of((unit,)), a_context(assets={VERSION: tmp_path / "labels"})
+    )[UnitId(unit.id)]
+
+    assert output.files["labels"].read_bytes() == b"labels of views"

@@ -46,5 +46,5 @@ def dead_letter(sha256: str) -> str:
 
 
 def asset(kind: str, sha256: str) -> str:
-    """What a user added; `kind` is `datasets`, `sets` (distilled ones) or `weights`."""
+    """What a user added; `kind` is `datasets`, `sets` (distilled ones), `labels` or `weights`."""
     return checked_key(f"assets/{kind}/{sha256}")

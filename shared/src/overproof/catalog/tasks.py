@@ -11,6 +11,7 @@ from overproof.core.spec import (
     CellBody,
     DistilledSetBody,
     ExpertsBody,
+    ImportedLabelsBody,
     ImportedNetworkBody,
     ImportedSetBody,
     NetworkBody,
@@ -73,6 +74,15 @@ for _info in (
         needs="overproof[ml]",
         kind=JobKind.DISTILL,
         body=ImportedSetBody,
+    ),
+    TaskInfo(
+        name="imported-labels",
+        target="overproof.handlers.imports:ImportedLabelsHandler",
+        summary="take up soft labels of views that somebody brought",
+        source="docs/import.md",
+        needs="overproof[ml]",
+        kind=JobKind.DISTILL,
+        body=ImportedLabelsBody,
     ),
     TaskInfo(
         name="imported-networks",

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from overproof.core.spec import PluginRef
     from overproof.results.views import Asset
 
-DATASETS, SETS, WEIGHTS = "datasets", "sets", "weights"
+DATASETS, SETS, WEIGHTS, LABELS = "datasets", "sets", "weights", "labels"
 
 data = typer.Typer(no_args_is_help=True, help="Data sets that you bring.")
 weights = typer.Typer(no_args_is_help=True, help="Weights of networks that you bring.")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from overproof.cli.assets import DATASETS, SETS, Name, check_name, store_asset
+from overproof.cli.assets import DATASETS, LABELS, SETS, Name, check_name, store_asset
 from overproof.cli.backends import open_backends
 from overproof.cli.output import JsonOption, print_json, say
 from overproof.cli.targets import numbers, target_of
@@ -58,6 +58,10 @@ def import_set(
     learning_rate: Annotated[
         float | None, typer.Option(help="That the method found, where no file holds it.")
     ] = None,
+    fkd: Annotated[
+        Path | None,
+        typer.Option(help="Folder of soft labels of views (SRe2L, D4M): epoch_0/batch_0.tar, …"),
+    ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Report what is seen, store nothing.")
     ] = False,
@@ -84,13 +88,17 @@ def import_set(
         labels=labels,
         size=size,
         learning_rate=learning_rate,
+        fkd=fkd,
     )
     with TemporaryDirectory() as folder:
         into = Path(folder) / "set"
         with open_backends() as (_, backends):
             target = target_of(dataset, backends)
             trained_on = _dataset(dataset, backends, Path(folder)) if zca == FIT else None
-        facts = read_set(source, into, target, wishes, trained_on)
+        views = Path(folder) / "labels"
+        facts = read_set(source, into, target, wishes, trained_on, labels_into=views)
+        if fkd is not None and not dry_run:
+            facts["soft_labels"] = store_asset(LABELS, name, views, {}).version
         asset = None if dry_run else store_asset(SETS, name, into, facts)
     if as_json:
         print_json(facts if asset is None else asset)

@@ -228,6 +228,13 @@ class ImportedSetBody(_Frozen):
     imported: AssetSpec
 
 
+class ImportedLabelsBody(_Frozen):
+    """Soft labels of views of a set that somebody brought: task `imported-labels`, kind distill."""
+
+    training_set: Annotated[str, Field(pattern=UNIT_ID_PATTERN)]
+    labels: AssetSpec
+
+
 class ImportedNetworkBody(_Frozen):
     """One trained network that somebody brought: task `imported-networks` of kind train.
 

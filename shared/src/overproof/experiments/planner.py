@@ -47,6 +47,7 @@ from overproof.experiments.parts import parts
 from overproof.experiments.prerequisites import (
     asks_teacher,
     experts_of,
+    imported_labels_of,
     prototypes_of,
     soft_labels_of,
     teacher_of,
@@ -151,7 +152,7 @@ class _TrainingSet:
     """What networks are trained on: distilled sets by seed, or a whole data set.
 
     `prerequisites` are the units that the distilled sets need. `imported` is a set that somebody
-    brought, with the seeds of the networks that are trained on it.
+    brought, with the seeds of the networks that are trained on it; `labels` came with it.
     """
 
     source: DatasetSpec
@@ -162,6 +163,7 @@ class _TrainingSet:
     prerequisites: Sequence[Unit] = ()
     imported: AssetSpec | None = None
     network_seeds: Sequence[int] = ()
+    labels: Unit | None = None
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -185,6 +187,7 @@ def _imported_set(
         distilled={spec.seeds[0]: unit},
         imported=asset,
         network_seeds=spec.network_seeds or spec.seeds,
+        labels=imported_labels_of(spec, asset, facts, UnitId(unit.id)),
     )
 
 
@@ -287,7 +290,7 @@ def _add_networks(builder: _Builder, spec: ExperimentSpec, training_set: _Traini
             ]
         ),
     }
-    if asks_teacher(training_set.method, spec.protocol):
+    if training_set.labels is None and asks_teacher(training_set.method, spec.protocol):
         facts["teacher"] = _plain(spec.teacher)
         brought = spec.teacher_weights
         which = "teacher_protocol" if brought is None else "teacher_weights"
@@ -301,11 +304,12 @@ def _add_networks(builder: _Builder, spec: ExperimentSpec, training_set: _Traini
         for seed, unit in training_set.distilled.items()
     ] or [(source, [], spec.network_seeds or spec.seeds)]
     for training, needs, seeds in trained_on:
-        labels = soft_labels_of(
+        labels = training_set.labels or soft_labels_of(
             spec, training_set.source, needs[0] if needs else None, seed=seeds[0]
         )
         if labels is not None:
-            builder.add(teacher_of(spec, training_set.source))
+            if training_set.labels is None:
+                builder.add(teacher_of(spec, training_set.source))
             needs = [*needs, builder.add(labels)]
         for seed in seeds:
             victim = make_unit(

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from overproof.catalog.diffusion import DiffusionParams
 from overproof.catalog.distillation import ASKS_TEACHER, DISTILLATION
 from overproof.catalog.models import MODELS
@@ -10,9 +13,11 @@ from overproof.catalog.teaching import ReplayParams, TaughtParams
 from overproof.catalog.trajectories import ExpertParams
 from overproof.core.ids import UnitId
 from overproof.core.spec import (
+    AssetSpec,
     DatasetSpec,
     ExperimentSpec,
     ExpertsBody,
+    ImportedLabelsBody,
     ImportedNetworkBody,
     PluginRef,
     PrototypesBody,
@@ -136,3 +141,22 @@ def soft_labels_of(
         seed=seed,
     )
     return make_unit("soft-labels", body, needs=[teacher, *([distilled] if distilled else [])])
+
+
+def imported_labels_of(
+    spec: ExperimentSpec, asset: AssetSpec, facts: Mapping[str, Any], imported: UnitId
+) -> Unit | None:
+    """The labels that came with an imported set; None without, or where the protocol replays none.
+
+    Args:
+        spec: resolved.
+        asset: the set.
+        facts: of the set.
+        imported: the unit of the set.
+    """
+    version = facts.get("soft_labels")
+    if version is None or not isinstance(PROTOCOLS.resolve(spec.protocol), ReplayParams):
+        return None
+    labels = AssetSpec(name=asset.name, version=version)
+    body = ImportedLabelsBody(training_set=imported, labels=labels)
+    return make_unit("imported-labels", body, needs=[imported])

@@ -1,11 +1,12 @@
-"""Tasks `imported-sets` and `imported-networks`: take up what somebody brought."""
+"""Tasks `imported-sets`, `-labels` and `-networks`: take up what somebody brought."""
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping
 
 from overproof.core.ids import UnitId
-from overproof.core.spec import ImportedNetworkBody, ImportedSetBody, JobSpec
+from overproof.core.spec import ImportedLabelsBody, ImportedNetworkBody, ImportedSetBody, JobSpec
 from overproof.handlers.inputs import load_dataset, rows_at_once
 from overproof.runtime.handler import JobContext, JobHandler, UnitOutput
 
@@ -31,6 +32,22 @@ class ImportedSetHandler(JobHandler):
             "cost": {"seconds": 0.0},
         }
         return {UnitId(unit.id): UnitOutput(result=result, files={"images": path})}
+
+
+class ImportedLabelsHandler(JobHandler):
+    """One unit, the labels of one set; file as of `SoftLabelsHandler`, nothing computed.
+
+    Result: `steps`, 0; `cost.seconds`, 0.
+    """
+
+    def run(self, job: JobSpec, context: JobContext) -> Mapping[UnitId, UnitOutput]:
+        """Hand the labels on; who trains with them checks that they fit the set."""
+        (unit,) = job.units
+        body = ImportedLabelsBody.model_validate(unit.body)
+        path = context.workdir / "labels.safetensors"
+        shutil.copyfile(context.asset("labels", body.labels), path)
+        result = {"steps": 0, "cost": {"seconds": 0.0}}
+        return {UnitId(unit.id): UnitOutput(result=result, files={"labels": path})}
 
 
 class ImportedNetworkHandler(JobHandler):

@@ -32,7 +32,12 @@ from overproof.runtime.stopping import StopRequest
 _log = logging.getLogger(__name__)
 
 _BUNDLED = "bundled-"
-_WORDS = {"datasets": "data set", "sets": "distilled set", "weights": "network"}
+_WORDS = {
+    "datasets": "data set",
+    "sets": "distilled set",
+    "labels": "soft labels",
+    "weights": "network",
+}
 
 
 class AttemptContext(JobContext):
@@ -130,7 +135,7 @@ class AttemptContext(JobContext):
 
     def asset(self, kind: str, spec: AssetSpec) -> Path:
         """A read-only link to the cached file; its version is its hash."""
-        command = "overproof import" if kind == "sets" else f"overproof {kind} add"
+        command = "overproof import" if kind in ("sets", "labels") else f"overproof {kind} add"
         return self._asset(kind, spec.name, spec.version, again=f"{command} {spec.name} PATH")
 
     def _asset(self, kind: str, name: str, version: str, *, again: str) -> Path:

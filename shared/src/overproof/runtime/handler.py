@@ -65,7 +65,7 @@ class JobContext(ABC):
 
     @abstractmethod
     def asset(self, kind: str, spec: AssetSpec) -> Path:
-        """The file of a distilled set (`sets`) or of weights (`weights`) that somebody brought.
+        """The file of what somebody brought: a distilled set (`sets`), `labels` or `weights`.
 
         Raises:
             ArtifactMissing, ArtifactCorrupt: it is not in the store, or with other bytes.

@@ -46,6 +46,7 @@ class Wishes:
         labels: file of the labels, where it does not lie beside the images under its usual name.
         size: side in pixels to which image files are scaled.
         learning_rate: that the method found, where the file does not hold it.
+        fkd: folder of the soft labels of views of the images.
     """
 
     format: str | None = None
@@ -59,6 +60,7 @@ class Wishes:
     labels: Path | None = None
     size: int | None = None
     learning_rate: float | None = None
+    fkd: Path | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,6 +77,8 @@ class Content:
         learning_rate: that came along, None without.
         whitening: that came along, for networks that see the images through it; the images are
             not whitened themselves. None without.
+        listed: (N,) int64, for each file in the order of their paths the image that it is; None
+            where images are no files.
         notes: what the user should know, one line each.
     """
 
@@ -85,6 +89,7 @@ class Content:
     canvas: int | None = 1
     learning_rate: float | None = None
     whitening: Whitening | None = None
+    listed: Tensor | None = None
     notes: tuple[str, ...] = field(default=())
 
 

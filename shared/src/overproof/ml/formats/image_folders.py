@@ -48,6 +48,7 @@ def _read(source: Source, target: Target, wishes: Wishes) -> Content:
         images=torch.from_numpy(images).float() / 255,
         labels=torch.tensor([numbers[file.parts[-2]] for file in ordered]),
         spaces=("unit",),
+        listed=torch.tensor(sorted(range(len(ordered)), key=lambda row: ordered[row].parts)),
         notes=tuple(notes),
     )
 

@@ -15,13 +15,20 @@ from overproof.ml.datasets.base import Dataset
 from overproof.ml.distill.base import DistilledSet
 from overproof.ml.formats import labels, spaces, zca
 from overproof.ml.formats.content import Content, Source, Target, Wishes
+from overproof.ml.formats.fkd import import_labels
 from overproof.ml.formats.forms import form_of
 
 FIT = "fit"  # in the place of a file with a ZCA transform
 
 
 def import_set(
-    path: Path, into: Path, target: Target, wishes: Wishes, dataset: Dataset | None = None
+    path: Path,
+    into: Path,
+    target: Target,
+    wishes: Wishes,
+    dataset: Dataset | None = None,
+    *,
+    labels_into: Path | None = None,
 ) -> dict[str, Any]:
     """Write the set at `path` to `into` as `DistilledSet.write` does.
 
@@ -31,6 +38,7 @@ def import_set(
         target: the data set that it was distilled from.
         wishes: what the path does not say.
         dataset: training images, for a transform that is to be fitted; None elsewhere.
+        labels_into: the file to write soft labels of views to, where `wishes.fkd` names some.
 
     Returns:
         What was seen, as JSON: `form`, `dataset`, `images` (stored), `training_images` (decoded),
@@ -70,6 +78,9 @@ def import_set(
     distilled.write(into)
     DistilledSet.read(into, target.facts)
     notes = [*content.notes]
+    if wishes.fkd is not None and labels_into is not None:
+        epochs = _import_labels(content, order, target, wishes.fkd, labels_into, path)
+        notes.append(f"soft labels of {epochs} epochs of views, for protocols that replay them")
     if distilled.whitening is not None:
         notes.append("the whitening is kept: networks see images through it, and attacks too")
     if found.agreement < 1:
@@ -96,6 +107,21 @@ def import_set(
         "source": {"name": path.name, "sha256": _digest(path)},
         "notes": notes,
     }
+
+
+def _import_labels(
+    content: Content, order: torch.Tensor, target: Target, fkd: Path, into: Path, path: Path
+) -> int:
+    if content.listed is None:
+        raise InvalidData(f"{path} holds no image files, which soft labels of views belong to")
+    place = order.argsort()  # of each stored image in the set
+    return import_labels(
+        fkd,
+        into,
+        rows=place[content.listed],
+        size=target.facts.size,
+        classes=target.facts.classes,
+    )
 
 
 def _check_shape(content: Content, target: Target, path: Path) -> None:

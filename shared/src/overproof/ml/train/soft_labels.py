@@ -9,7 +9,7 @@ Differs: one file instead of one a batch, which names its images; crops in whole
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -123,6 +123,27 @@ class EpochViews:
         return views.apply(pixels_of(images[rows.to(images.device)]), self.views.of(rows))
 
 
+def write_labels(drawn: Sequence[EpochViews], logits: Tensor, path: Path) -> None:
+    """Write views and labels as safetensors; equal ones give equal bytes.
+
+    Args:
+        drawn: of each epoch.
+        logits: (epochs, N, K) float16.
+        path: the file; replaced if it exists.
+    """
+    columns = {
+        "order": [each.order for each in drawn],
+        "boxes": [each.views.boxes for each in drawn],
+        "mirrored": [each.views.mirrored for each in drawn],
+        "partners": [each.mixes.partners for each in drawn],
+        "mix_boxes": [each.mixes.boxes for each in drawn],
+        "shares": [each.mixes.shares for each in drawn],
+    }
+    tensors = {name: torch.stack(values).to(_RECORD[name][0]) for name, values in columns.items()}
+    tensors[_TILES] = torch.stack([each.views.tiles for each in drawn]).to(torch.int16)
+    save_file(tensors | {_LOGITS: logits.contiguous()}, path)
+
+
 class LabelMaking:
     """A teacher labels views of a set; a `Resumable` with one step an epoch.
 
@@ -193,19 +214,7 @@ class LabelMaking:
         drawn = [
             self._plan.draw(index, len(self._images), self._size) for index in range(self._done)
         ]
-        columns = {
-            "order": [each.order for each in drawn],
-            "boxes": [each.views.boxes for each in drawn],
-            "mirrored": [each.views.mirrored for each in drawn],
-            "partners": [each.mixes.partners for each in drawn],
-            "mix_boxes": [each.mixes.boxes for each in drawn],
-            "shares": [each.mixes.shares for each in drawn],
-        }
-        tensors = {
-            name: torch.stack(values).to(_RECORD[name][0]) for name, values in columns.items()
-        }
-        tensors[_TILES] = torch.stack([each.views.tiles for each in drawn]).to(torch.int16)
-        save_file(tensors | {_LOGITS: self.logits[: self._done].contiguous()}, path)
+        write_labels(drawn, self.logits[: self._done], path)
 
     def state(self) -> dict[str, Tensor]:
         """The labels so far."""
