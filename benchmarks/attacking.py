@@ -17,7 +17,8 @@ from benchmarks.record import Record
 from overproof.catalog.attacks import ATTACKS
 from overproof.core.spec import DatasetSpec, PluginRef
 from overproof.ml.attack.base import Attack
-from overproof.ml.attack.engine import Cell, CellEngine, CellOutcome
+from overproof.ml.attack.cells import Cell, CellOutcome
+from overproof.ml.attack.engine import CellEngine
 from overproof.ml.datasets.base import load
 from overproof.ml.devices import device_facts, pick_device
 from overproof.ml.kernels.network import fast_network

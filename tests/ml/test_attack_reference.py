@@ -12,7 +12,8 @@ from overproof.catalog.gradient_attacks import BimParams, FgsmParams, PgdParams
 from overproof.errors import ShapeError
 from overproof.ml.attack.ball import project_linf
 from overproof.ml.attack.base import Attack
-from overproof.ml.attack.engine import Cell, CellEngine, CellOutcome, _grouped
+from overproof.ml.attack.cells import Cell, CellOutcome
+from overproof.ml.attack.engine import CellEngine, _grouped
 from overproof.ml.attack.fgsm import LinfFastGradientSign
 from overproof.ml.attack.noise import uniform_noise
 from overproof.ml.attack.pgd import LinfBasicIterative, LinfProjectedGradientDescent

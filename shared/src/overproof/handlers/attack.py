@@ -16,7 +16,7 @@ from overproof.handlers.resume import run_to_end
 from overproof.runtime.handler import JobContext, JobHandler, UnitOutput
 
 if TYPE_CHECKING:
-    from overproof.ml.attack.engine import Cell, CellOutcome
+    from overproof.ml.attack.cells import Cell, CellOutcome
 
 
 class WhiteBoxHandler(JobHandler):
@@ -77,7 +77,7 @@ def _cell(body: CellBody) -> Cell:
     Raises:
         InvalidSpec: the attack is bounded by another norm than the threat model's.
     """
-    from overproof.ml.attack.engine import Cell
+    from overproof.ml.attack.cells import Cell
 
     norm = attack(body.attack.name).norm
     if norm is not body.threat.norm:

@@ -45,7 +45,11 @@ def run_to_end(
         JobCancelled, ShuttingDown: from `context.progress`, after a checkpoint where one was due.
         NonFiniteLoss: the work diverged, by its loss or its state.
     """
+    from overproof.ml.resumable import LongSteps
+
     run = _Run(work, context, clock or SystemClock(), showing)
+    if isinstance(work, LongSteps):
+        work.pulse = run.pulse
     first = run.resume()
     try:
         for index in range(first, work.total_steps):
@@ -72,6 +76,7 @@ class _Run:
         self._clock = clock
         self._showing = showing
         self._began = clock.monotonic()
+        self._done = 0  # steps
         self._saved = 0  # steps done in the newest checkpoint
         self._good: tuple[int, dict[str, Tensor]] | None = None
 
@@ -99,8 +104,9 @@ class _Run:
 
     def step(self, index: int) -> None:
         work, context, showing = self._work, self._context, self._showing
+        self._done = index
         scalars = work.step(index)
-        done = index + 1
+        self._done = done = index + 1
         if showing is not None:
             showing.after(done, scalars)
         # Not after the last step: a job resumed there would end without having seen a loss.
@@ -109,6 +115,17 @@ class _Run:
         elif showing is not None and done % max(1, work.total_steps // _GOOD_STATES) == 0:
             self._good = done, self.good_state(done)
         context.progress(done, work.total_steps, **scalars)
+
+    def pulse(self) -> None:
+        """Within a long step: save the state before it where that is due, and report.
+
+        Raises:
+            JobCancelled, ShuttingDown: from `context.progress`.
+        """
+        done = self._done
+        if done > self._saved and self._context.should_checkpoint():
+            self._save(done, self.good_state(done))
+        self._context.progress(done, self._work.total_steps)
 
     def good_state(self, done: int) -> dict[str, Tensor]:
         """The state after `done` steps.

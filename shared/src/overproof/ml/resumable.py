@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Protocol
+from collections.abc import Callable, Mapping
+from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
@@ -44,3 +44,15 @@ class Resumable(Protocol):
             KeyError: a tensor is missing: the state is of other work.
         """
         ...
+
+
+@runtime_checkable
+class LongSteps(Resumable, Protocol):
+    """Work whose steps may take minutes.
+
+    Attributes:
+        pulse: called every now and then within a step. What it raises ends the step, and the work
+            of that step is lost; the state is that after the step before.
+    """
+
+    pulse: Callable[[], None]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor
 
 from overproof.catalog.autoattack import (
@@ -57,24 +58,27 @@ class LinfAutoAttack(Attack[AutoAttackParams]):
     def perturb(self, victim: Victim, x: Tensor, radius: Tensor, ids: Tensor) -> Tensor:
         """The misclassified image that the first successful part found, else `x`."""
         victim.keep_images()
-        for index, (name, part) in enumerate(self.parts(victim.classes).items()):
-            if name.endswith("-margin"):
-                victim.note(
-                    f"{name} in the place of DLR, which needs more classes than {victim.classes}"
-                )
+        for line in self.substitutions(victim.classes):
+            victim.note(line)
+        for index, part in enumerate(self.parts(victim.classes).values()):
             survived = ~victim.broken
             part.perturb(victim, x, radius, ids)
             victim.credit(survived & victim.broken, index)
-        return victim.images
+        # FAB may have found an image outside the budget only.
+        return torch.where(victim.broken.view(-1, 1, 1, 1), victim.images, x)
 
     @property
     def averages_draws(self) -> bool:
         """In the version for networks whose outputs are random."""
         return self.params.version == "rand"
 
-    def part_names(self, classes: int) -> tuple[str, ...]:
-        """The parts in their order, by which `broken_by` counts."""
-        return self._names(classes)
+    def substitutions(self, classes: int) -> tuple[str, ...]:
+        """Parts that stand in for others where there are too few classes."""
+        return tuple(
+            f"{name} in the place of DLR, which needs more classes than {classes}"
+            for name in self._names(classes)
+            if name.endswith("-margin")
+        )
 
     def parts(self, classes: int) -> dict[str, Attack[Any]]:
         """The parts in their order, for a network that tells so many classes apart."""

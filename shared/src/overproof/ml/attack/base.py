@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, Generic, TypeVar, final
+from typing import Any, ClassVar, Generic, TypeVar, final
 
 import torch
 from torch import Tensor, nn
@@ -68,6 +68,11 @@ class AttackOutcome:
 
     def rows(self, part: slice) -> AttackOutcome:
         """The outcome of some rows; it tells the passes of all."""
+        return self.taken(torch.arange(len(self.worst))[part])
+
+    def taken(self, part: Tensor) -> AttackOutcome:
+        """The outcome of some rows, by their (M,) int64 numbers; it tells the passes of all."""
+        part = part.to(self.worst.device)
         return replace(
             self,
             adversarial=self.adversarial[part],
@@ -83,6 +88,38 @@ class AttackOutcome:
                 steps: Report(report.prediction[part], report.worst[part])
                 for steps, report in self.reports.items()
             },
+        )
+
+    @classmethod
+    def joined(cls, outcomes: Sequence[AttackOutcome]) -> AttackOutcome:
+        """The outcome of batches put one after another, on the device of the first."""
+        first = outcomes[0]
+        if len(outcomes) == 1:
+            return first
+
+        def cat(tensors: list[Tensor]) -> Tensor:
+            return torch.cat([tensor.to(first.worst.device) for tensor in tensors])
+
+        return cls(
+            adversarial=cat([each.adversarial for each in outcomes]),
+            clean_prediction=cat([each.clean_prediction for each in outcomes]),
+            prediction=cat([each.prediction for each in outcomes]),
+            worst=cat([each.worst for each in outcomes]),
+            distance=cat([each.distance for each in outcomes]),
+            nearest=cat([each.nearest for each in outcomes]),
+            finite=cat([each.finite for each in outcomes]),
+            flat=cat([each.flat for each in outcomes]),
+            reports={
+                steps: Report(
+                    cat([each.reports[steps].prediction for each in outcomes]),
+                    cat([each.reports[steps].worst for each in outcomes]),
+                )
+                for steps in first.reports
+            },
+            broken_by=cat([each.broken_by for each in outcomes]),
+            notes=tuple(dict.fromkeys(line for each in outcomes for line in each.notes)),
+            forward_passes=sum(each.forward_passes for each in outcomes),
+            backward_passes=sum(each.backward_passes for each in outcomes),
         )
 
 
@@ -120,8 +157,19 @@ class Attack(ABC, Generic[P]):
         """Whether its gradients are means over draws, for networks whose outputs are random."""
         return False
 
+    def parts(self, classes: int) -> Mapping[str, Attack[Any]]:
+        """The parts of a cascade, for a network of so many classes; none for other attacks.
+
+        Each attacks what the ones before left. There are as many for any number of classes.
+        """
+        return {}
+
     def part_names(self, classes: int) -> tuple[str, ...]:
         """Names of the parts that `broken_by` counts, for a network of so many classes."""
+        return tuple(self.parts(classes))
+
+    def substitutions(self, classes: int) -> tuple[str, ...]:
+        """What a cascade does differently for a network of so many classes, one line each."""
         return ()
 
     @property

@@ -100,6 +100,11 @@ class CleanPass:
         made._take(logits)
         return made
 
+    def to(self, device: torch.device) -> CleanPass:
+        """The same pass on another device."""
+        gradient = None if self.gradient is None else self.gradient.to(device)
+        return CleanPass.known(self.logits.to(device), gradient)
+
     def _take(self, logits: Tensor) -> None:
         self.logits = logits
         self.prediction = logits.argmax(dim=1)
