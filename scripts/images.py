@@ -88,6 +88,9 @@ def build_command(
     if "REVISION" in image.arguments:
         values |= {"VERSION": environment.get("TAG", "dev"), "REVISION": _revision()}
     arguments = [f"--build-arg={name}={value}" for name, value in sorted(values.items())]
+    if engine != "docker":
+        # The form that they take by default knows no health check.
+        arguments.append("--format=docker")
     place = image.dockerfile.relative_to(ROOT)
     return [engine, "build", f"--file={place}", f"--tag={image.tag(environment)}", *arguments, "."]
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from overproof.runtime.settings import settings_table
-from scripts.images import FOLDERS, build_command, read_image
+from scripts.images import ENGINES, FOLDERS, build_command, read_image
 from scripts.locks import BUILD, BUILT_PER_MACHINE, COMPONENTS, LOCKS, ROOT, build_requirements
 from scripts.testservers.installing import MINIO_VERSION
 from tests.deploy.manifests import SERVICES, WORKERS, image_environment
@@ -208,3 +208,10 @@ def test_an_image_is_built_with_the_digests_that_were_found() -> None:
     assert "--build-arg=PYTHON_DIGEST=sha256:ab" in command
     assert "--build-arg=TORCH_BACKEND=cu128" in command
     assert "--build-arg=VERSION=1.2.3" in command
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_health_check_is_kept_by_every_engine(engine: str) -> None:
+    command = build_command(engine, read_image("aggregator"), {}, {})
+
+    assert ("--format=docker" in command) == (engine != "docker")
