@@ -53,9 +53,10 @@ def test_every_warning_is_listed_with_its_limit() -> None:
         reliability.FLAT_GRADIENTS,
         reliability.SQUARE_GAIN,
         reliability.WEAK_CROSS_ENTROPY,
+        reliability.SUBSTITUTED_LOSS,
     }
     assert f"{limits.chance_multiple:g} / K" in rows[reliability.NEAR_CHANCE]
     assert f"{limits.flat_share * 100:g} %" in rows[reliability.FLAT_GRADIENTS]
     assert f"{limits.square_gain * 100:g} %" in rows[reliability.SQUARE_GAIN]
     assert f"{limits.loss_gap * 100:g} point" in rows[reliability.WEAK_CROSS_ENTROPY]
-    assert len(fields(limits)) == 4  # one for each warning but the one without a limit
+    assert len(fields(limits)) == 4  # one for each warning but the two without a limit

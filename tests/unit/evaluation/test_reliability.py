@@ -14,6 +14,7 @@ from overproof.evaluation.reliability import (
     NEAR_CHANCE,
     PROBABILITY_OUTPUTS,
     SQUARE_GAIN,
+    SUBSTITUTED_LOSS,
     WEAK_CROSS_ENTROPY,
     Thresholds,
     checks,
@@ -104,6 +105,15 @@ def test_best_cross_entropy_attack_is_held_against_the_best_on_a_margin() -> Non
     assert "32.1%" in found[f"{WEAK_CROSS_ENTROPY}:linf@8/255"]
     assert "31.0%" in found[f"{WEAK_CROSS_ENTROPY}:linf@8/255"]
     assert warned(cells, Thresholds(loss_gap=0.02)) == {}
+
+
+def test_parts_that_autoattack_replaced_are_told() -> None:
+    parts = {"apgd-ce": 400, "apgd-t-margin": 50}
+    cell = a_cell(broken_by=parts, notes=("apgd-t-margin in the place of DLR",))
+
+    slice_name = f"{SUBSTITUTED_LOSS}:autoattack-linf@8/255"
+    assert warned({"autoattack-linf@8/255": cell})[slice_name] == cell.notes[0]
+    assert slice_name not in warned({"autoattack-linf@8/255": a_cell(broken_by=parts)})
 
 
 def test_outputs_that_sum_to_one_are_told() -> None:

@@ -21,6 +21,7 @@ class CellCounts:
         broken_by: part of a cascade → samples that it broke and no part before it.
         classes: that the network tells apart, 0 where it is not known.
         probabilities: the network's outputs look like probabilities.
+        notes: what the attack did differently for this network, one line each.
         survivors: a bit for each sample, set where it is robust by S2; None where it is not known.
             Cells of one network have their samples in one order.
     """
@@ -33,6 +34,7 @@ class CellCounts:
     broken_by: Mapping[str, int] = field(default_factory=dict)
     classes: int = 0
     probabilities: bool = False
+    notes: tuple[str, ...] = ()
     survivors: int | None = None
 
 

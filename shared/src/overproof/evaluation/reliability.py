@@ -22,6 +22,7 @@ PROBABILITY_OUTPUTS = "probability-outputs"
 FLAT_GRADIENTS = "flat-gradients"
 SQUARE_GAIN = "square-gain"
 WEAK_CROSS_ENTROPY = "weak-cross-entropy"
+SUBSTITUTED_LOSS = "substituted-loss"
 
 _SQUARE = "square"  # the part of AutoAttack that sees no gradients
 
@@ -83,6 +84,12 @@ def checks(network: NetworkCounts, thresholds: Thresholds | None = None) -> list
             if _SQUARE in cell.broken_by
         ),
         *_losses(cells, limits),
+        # Only cascades put one part in the place of another, and say so.
+        *(
+            Check(SUBSTITUTED_LOSS, label, "; ".join(cell.notes) or None)
+            for label, cell in cells.items()
+            if cell.broken_by
+        ),
     ]
 
 

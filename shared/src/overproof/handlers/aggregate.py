@@ -103,6 +103,7 @@ def _cell_counts(row: UnitRow) -> CellCounts | None:
         broken_by=row.result.get("broken_by", {}),
         classes=int(row.result.get("classes", 0)),
         probabilities=bool(row.result.get("probabilities", False)),
+        notes=tuple(row.result.get("notes", ())),
         survivors=_bits(row.result.get("survivors")),
     )
 
