@@ -128,6 +128,16 @@ def test_loss_of_the_teacher_and_distance_of_statistics_fall(
     assert float(right) > 0.9
 
 
+def test_parts_of_the_loss_are_shown_and_images_can_be_looked_at(taught: Problem) -> None:
+    method = an_inversion(taught)
+
+    shown = method.step(0)
+
+    assert set(shown) == {"loss", "cross_entropy", "statistics"}
+    assert shown["loss"] == pytest.approx(shown["cross_entropy"] + shown["statistics"])
+    assert torch.equal(method.preview(), method.result().images)
+
+
 def test_first_images_of_a_larger_set_are_those_of_a_smaller_one(taught: Problem) -> None:
     def made(images_per_class: int) -> Tensor:
         method = an_inversion(replace(taught, images_per_class=images_per_class))

@@ -65,6 +65,8 @@ FOLLOWING = {"matched_epochs": 1, "start_epochs": 1, "learning_rate": 1.0}
         ("mtt", FOLLOWING | {"inner_steps": 3}),
         ("mtt", FOLLOWING | {"inner_steps": 3, "batch": 25}),
         ("mtt", FOLLOWING | {"inner_steps": 60, "batch": 10}),
+        ("sre2l", {"group": 5}),
+        ("cda", {}),
     ],
 )
 def test_demand_is_within_a_factor_of_two_of_what_is_measured(

@@ -16,6 +16,7 @@ from overproof.errors import InvalidSpec
 from overproof.ml.augment.views import Views, apply, crop_boxes, whole_boxes
 from overproof.ml.distill.base import DistillationMethod, DistilledSet, Problem
 from overproof.ml.distill.synthetic import labels_of
+from overproof.ml.memory import COPIES, Demand, NetworkCosts, Part
 from overproof.ml.seeding import generator
 
 _IMAGES_AT_ONCE = 512  # that a block moves together; of the problem alone, so that steps are too
@@ -119,14 +120,33 @@ class Inversion(DistillationMethod[InversionParams]):
         self._descend(gradient, iteration)
         count = len(self._groups) * len(self._moving)
         self.entropy, self.distance = entropy / count, distance / count
-        return self._read(index, self.entropy + self.distance)
+        return self._read(
+            index,
+            self.entropy + self.distance,
+            cross_entropy=self.entropy,
+            statistics=self.distance,
+        )
+
+    def demand(self) -> Demand:
+        """Images on their way through the teacher, and where those of a block are to move."""
+        costs = NetworkCosts.of(self._teacher.network, self.problem.dataset.facts)
+        each = len(self._groups[0])
+        numbers = min(self._width, self.problem.images_per_class)
+        groups = min(max(1, self.problem.rows_at_once // each), numbers)
+        passing = COPIES * costs.image + costs.first + 2 * costs.largest
+        moved = numbers * self.problem.dataset.classes * costs.image
+        return Demand([Part("", 1, 2 * moved), Part("group", each, groups * passing)])
+
+    def preview(self) -> Tensor:
+        """The images as they are now, as pixels in [0, 1]."""
+        pixels = self._teacher.denormalize(self._images.transpose(0, 1).flatten(0, 1))
+        return pixels.clamp(0, 1)
 
     def result(self) -> DistilledSet:
-        """The images as they are now, as pixels in [0, 1]."""
+        """The images as they are now."""
         dataset = self.problem.dataset
-        pixels = self._teacher.denormalize(self._images.transpose(0, 1).flatten(0, 1))
         return DistilledSet(
-            images=pixels.clamp(0, 1).cpu(),
+            images=self.preview().cpu(),
             labels=labels_of(dataset.classes, self.problem.images_per_class),
         )
 

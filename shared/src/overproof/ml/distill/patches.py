@@ -95,11 +95,15 @@ class RealisticPatches(DistillationMethod[PatchParams]):
         self._images[index] = stitched(patches, self._factor, (H, W))
         return self._read(index, -self.realism[index].mean())
 
+    def preview(self) -> Tensor:
+        """The images put together so far; black ones of classes still to come."""
+        return self._images.flatten(0, 1)
+
     def result(self) -> DistilledSet:
         """The images put together so far."""
         dataset = self.problem.dataset
         return DistilledSet(
-            images=self._images.flatten(0, 1).cpu(),
+            images=self.preview().cpu(),
             labels=labels_of(dataset.classes, self.problem.images_per_class),
         )
 
