@@ -9,4 +9,8 @@ def __getattr__(name: str) -> Any:
         from importlib.metadata import version
 
         return version("overproof")
+    if name in ("rank", "RankedSet"):
+        import overproof.local.rank as ranking
+
+        return getattr(ranking, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

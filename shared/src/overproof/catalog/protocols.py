@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from overproof.catalog.fields import Count, Fraction, Positive, Strategy, StrategyOfMethod
-from overproof.catalog.teaching import TEACHING_PROTOCOLS
+from overproof.catalog.teaching import TEACHING_PROTOCOLS, TaughtParams
 from overproof.core.registry import Params, PluginInfo, Registry
 from overproof.core.spec import PluginRef, Scalar
 
@@ -84,7 +84,8 @@ class DdrProtocolParams(SelectedParams):
 class DdkProtocolParams(SelectedParams):
     """Hard labels and a learning rate that is searched for distilled sets, or what a set brings.
 
-    `labels`: `hard` are classes, whatever soft labels a set has; `set` are those that it brings.
+    `labels`: `hard` are classes, whatever soft labels a set has; `set` are those that it brings;
+    `teacher` are those too, and for sets that bring none one label of the teacher for each image.
     `learning_rates`: tried on the distilled set, and judged by training images that are held out;
     empty for none. Whole sets take `learning_rate`, as do sets that bring one, with their labels.
     `schedule`: `step` is ×0.1 after every `step_epochs`, `cosine` ends near 0, `half-cosine` near
@@ -98,7 +99,7 @@ class DdkProtocolParams(SelectedParams):
     strategy: Strategy = "none"
     cutmix_probability: Probability = 0.0
     mixup_alpha: AtLeastZero = 0.0
-    labels: Literal["hard", "set"] = "hard"
+    labels: Literal["hard", "set", "teacher"] = "hard"
     loss: Literal["cross-entropy", "kl", "mse"] = "cross-entropy"
     temperature: Positive = 1.0
     scales_loss: bool = False
@@ -173,6 +174,16 @@ for _info in (
     *TEACHING_PROTOCOLS,
 ):
     PROTOCOLS.add(_info)
+
+
+def teaching_of(protocol: PluginRef) -> TaughtParams | None:
+    """How a teacher labels what is trained on by `protocol`; None where none is asked."""
+    params = PROTOCOLS.resolve(protocol)
+    if isinstance(params, TaughtParams):
+        return params
+    if isinstance(params, DdkProtocolParams) and params.labels == "teacher":
+        return TaughtParams(batch_size=params.batch_size)
+    return None
 
 
 def for_method(protocol: PluginRef, method: PluginRef | None) -> PluginRef:

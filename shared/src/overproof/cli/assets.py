@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -12,12 +11,12 @@ import typer
 
 from overproof.cli.backends import open_backends, open_repository
 from overproof.cli.output import JsonOption, moment, print_json, print_table, say
+from overproof.local.assets import DATASETS, WEIGHTS, put_asset
 
 if TYPE_CHECKING:
     from overproof.core.spec import PluginRef
     from overproof.results.views import Asset
 
-DATASETS, SETS, WEIGHTS, LABELS = "datasets", "sets", "weights", "labels"
 
 data = typer.Typer(no_args_is_help=True, help="Data sets that you bring.")
 weights = typer.Typer(no_args_is_help=True, help="Weights of networks that you bring.")
@@ -97,7 +96,8 @@ def add_weights(
     as_json: JsonOption = False,
 ) -> None:
     """Fit weights to a network and put them into the store; no code in the file runs."""
-    from overproof.cli.targets import numbers, target_of
+    from overproof.cli.targets import numbers
+    from overproof.local.assets import target_of
     from overproof.ml.formats.networks import import_network
 
     check_name(name)
@@ -176,24 +176,9 @@ def check_name(name: str) -> None:
 
 
 def store_asset(kind: str, name: str, packed: Path, facts: Mapping[str, Any]) -> Asset:
-    """Put the packed file into the store, then its name into the database.
-
-    If the process dies in between, the bytes lie there without a name; adding again uses them.
-    """
-    from overproof.artifacts import keys
-    from overproof.errors import NotFound
-
-    with packed.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    """See `local.assets.put_asset`."""
     with open_backends() as (_, backends):
-        ref = backends.store.put(
-            keys.asset(kind, digest), packed, media_type="application/octet-stream"
-        )
-        backends.repository.add_asset(kind, name, ref, facts)
-        asset = backends.repository.asset(kind, name, ref.sha256)
-    if asset is None:
-        raise NotFound(f"{kind} {name!r} was removed by somebody else; add it again")
-    return asset
+        return put_asset(backends, kind, name, packed, facts)
 
 
 def _list(kind: str, *, as_json: bool) -> None:

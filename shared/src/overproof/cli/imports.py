@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from overproof.cli.assets import DATASETS, LABELS, SETS, Name, check_name, store_asset
+from overproof.cli.assets import Name, check_name, store_asset
 from overproof.cli.backends import open_backends
 from overproof.cli.output import JsonOption, print_json, say
-from overproof.cli.targets import numbers, target_of
+from overproof.cli.targets import numbers
+from overproof.local.assets import DATASETS, LABELS, SETS, target_of
 
 if TYPE_CHECKING:
     from overproof.core.refs import ArtifactRef

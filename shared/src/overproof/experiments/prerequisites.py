@@ -8,8 +8,8 @@ from typing import Any
 from overproof.catalog.diffusion import DiffusionParams
 from overproof.catalog.distillation import ASKS_TEACHER, DISTILLATION
 from overproof.catalog.models import MODELS
-from overproof.catalog.protocols import PROTOCOLS
-from overproof.catalog.teaching import ReplayParams, TaughtParams
+from overproof.catalog.protocols import PROTOCOLS, teaching_of
+from overproof.catalog.teaching import ReplayParams
 from overproof.catalog.trajectories import ExpertParams
 from overproof.core.ids import UnitId
 from overproof.core.spec import (
@@ -85,7 +85,7 @@ def asks_teacher(method: PluginRef | None, protocol: PluginRef) -> bool:
     """Whether the images come from a teacher, or the labels that networks are trained with."""
     if method is not None and ASKS_TEACHER in DISTILLATION.get(method.name).tags:
         return True
-    return isinstance(PROTOCOLS.resolve(protocol), TaughtParams)
+    return teaching_of(protocol) is not None
 
 
 def teacher_of(spec: ExperimentSpec, source: DatasetSpec) -> Unit:
@@ -121,8 +121,8 @@ def soft_labels_of(
         distilled: the set, None for all of `source`.
         seed: of the views.
     """
-    params = PROTOCOLS.resolve(spec.protocol)
-    if not isinstance(params, TaughtParams):
+    params = teaching_of(spec.protocol)
+    if params is None:
         return None
     replays = params if isinstance(params, ReplayParams) else None
     teacher = UnitId(teacher_of(spec, source).id)

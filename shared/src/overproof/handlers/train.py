@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from overproof.catalog.protocols import PROTOCOLS
-from overproof.catalog.teaching import ReplayParams
+from overproof.catalog.teaching import ReplayParams, TaughtParams
 from overproof.core.ids import UnitId
 from overproof.core.spec import DatasetSpec, JobSpec, NetworkBody
 from overproof.handlers.inputs import load_dataset, rows_at_once
@@ -47,13 +47,14 @@ class NetworksHandler(JobHandler):
         body = bodies[0]
         device = pick_device(context.device)
         test_set = load_dataset(body.test_set, context)
-        recipe = PROTOCOLS.load(body.protocol.name)(
-            PROTOCOLS.resolve(body.protocol), mirrors=test_set.mirrors
-        )
+        params = PROTOCOLS.resolve(body.protocol)
+        recipe = PROTOCOLS.load(body.protocol.name)(params, mirrors=test_set.mirrors)
         training_set = _training_set(body, test_set, context)
-        if body.labels is not None:
+        # Some protocols ask a teacher only for sets that bring no soft labels of their own.
+        is_asked = isinstance(params, TaughtParams) or training_set.logits is None
+        if body.labels is not None and is_asked:
             labels = context.input(UnitId(body.labels), "labels")
-            replays = isinstance(PROTOCOLS.resolve(body.protocol), ReplayParams)
+            replays = isinstance(params, ReplayParams)
             training_set = training_set.taught(
                 labels, test_set.classes, epochs=recipe.epochs if replays else None
             )

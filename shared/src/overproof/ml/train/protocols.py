@@ -122,5 +122,5 @@ def ranking(params: DdkProtocolParams, *, mirrors: bool) -> Recipe:
         selection=params.selection,
         looks=params.looks,
         rates=tuple(float(rate) for rate in params.learning_rates.split()),
-        own_labels=params.labels == "set",
+        own_labels=params.labels != "hard",
     )
