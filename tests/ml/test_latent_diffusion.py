@@ -388,8 +388,16 @@ def test_missing_extra_is_named_in_one_line(
     assert "\n" not in str(caught.value)
 
 
-def test_classes_without_names_cannot_be_prompted(weights: Path, prompted: Problem) -> None:
+def test_classes_without_names_are_prompted_by_those_of_the_spec(
+    weights: Path, prompted: Problem
+) -> None:
     unnamed = replace(prompted, dataset=replace(prompted.dataset, name="my-own"))
+    names = "zero; one;two;three;four;five;six;seven;eight;nine"
 
-    with pytest.raises(InvalidSpec, match="classes of my-own have no names"):
+    with pytest.raises(InvalidSpec, match="my-own has 10 classes to prompt for, 0 names"):
         a_method(weights, unnamed)
+    with pytest.raises(InvalidSpec, match="2 names are known; write them all"):
+        a_method(weights, unnamed, class_names="zero;one")
+    made = run(a_method(weights, unnamed, class_names=names))
+
+    assert torch.equal(made.images, run(a_method(weights, prompted)).images)

@@ -62,6 +62,7 @@ FOLLOWING = {"matched_epochs": 1, "start_epochs": 1, "learning_rate": 1.0}
         ("dm", {"real_batch": 20}),
         ("dsa", {"real_batch": 20, "outer_loop": 2, "inner_loop": 1, "network_batch": 60}),
         ("dsa", {"real_batch": 20, "outer_loop": 1, "inner_loop": 1}),
+        ("idm", {"real_batch": 20, "factor": 1, "networks_trained": 1, "training_steps": 1}),
         ("mtt", FOLLOWING | {"inner_steps": 3}),
         ("mtt", FOLLOWING | {"inner_steps": 3, "batch": 25}),
         ("mtt", FOLLOWING | {"inner_steps": 60, "batch": 10}),

@@ -25,12 +25,15 @@ class DiffusionParams(Params):
     its files, checked if given. `variant` `medoid` takes, for each prototype, the nearest real
     image, in the space of the weights or, without any, of pixels.
 
-    `expand` times the number of prototypes are the latents of one step of k-means.
+    `class_names`: what the classes are called in prompts, in the order of their numbers, with `;`
+    between two; None where the catalog of data sets knows. `expand` times the number of prototypes
+    are the latents of one step of k-means.
     """
 
     weights: str | None = None
     revision: str | None = None
     variant: Literal["diffusion", "medoid"] = "diffusion"
+    class_names: str | None = None
     resolution: Annotated[int, Field(ge=8, le=1024, multiple_of=8)] = 512
     expand: Count = 10
     strength: Annotated[float, Field(gt=0, le=1)] = 0.7

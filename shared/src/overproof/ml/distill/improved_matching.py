@@ -16,6 +16,7 @@ from overproof.ml.distill.passes import RealPasses
 from overproof.ml.distill.real_images import RealImages
 from overproof.ml.distill.synthetic import augmented, labels_of
 from overproof.ml.distill.trainee import Trainee
+from overproof.ml.memory import COPIES, Demand, NetworkCosts, Part
 from overproof.ml.models.base import Network
 from overproof.ml.seeding import generator
 
@@ -125,6 +126,24 @@ class ImprovedMatching(DistillationMethod[ImprovedMatchingParams]):
     def preview(self) -> Tensor:
         """The images as they are now."""
         return self.result().images
+
+    def demand(self) -> Demand:
+        """Images of a group of classes, and what is kept of the decoded ones for a gradient."""
+        costs = NetworkCosts.of(self._normalizer.network, self.problem.dataset.facts)
+        together = min(self._classes_at_once, self.problem.dataset.classes)
+        passing = self._passes.bytes_at_once(costs, self._real_batch, together)
+        tile = COPIES * costs.image + costs.first + 2 * costs.largest
+        return Demand(
+            [
+                Part("", 1, 2 * costs.parameters + passing),
+                Part("real_batch", self._real_batch, together * COPIES * costs.image),
+                Part(
+                    "images_per_class",
+                    self.problem.images_per_class,
+                    together * self.params.factor**2 * tile,
+                ),
+            ]
+        )
 
     def notes(self) -> Mapping[str, str | int]:
         """How real images are computed."""

@@ -52,17 +52,10 @@ class LatentDiffusion(DistillationMethod[DiffusionParams]):
             problem.prototypes, classes=facts.classes, images_per_class=problem.images_per_class
         )
         self._count = facts.classes * problem.images_per_class
-        self._names = class_names(problem.dataset.name)
+        self._names: tuple[str, ...] = ()
         self._pipeline: Any = None
         if params.variant == "diffusion":
-            if not self._names:
-                raise InvalidSpec(
-                    [
-                        f"dataset: the classes of {problem.dataset.name} have no names to prompt "
-                        "with; ask for variant: medoid"
-                    ],
-                    "set",
-                )
+            self._names = _names(params, problem)
             assert params.weights is not None
             self._pipeline = load_pipeline(params.weights, params.revision, problem.device)
         self._images = torch.zeros(self._count, facts.channels, *facts.size)
@@ -127,3 +120,26 @@ class LatentDiffusion(DistillationMethod[DiffusionParams]):
         if facts.channels == 1:
             images = (images * torch.tensor(_GREY).view(3, 1, 1)).sum(dim=1, keepdim=True)
         return images
+
+
+def _names(params: DiffusionParams, problem: Problem) -> tuple[str, ...]:
+    """What the classes are called in prompts.
+
+    Raises:
+        InvalidSpec: nobody knows, or not as many names as classes are given.
+    """
+    dataset = problem.dataset
+    if params.class_names is None:
+        names = class_names(dataset.name)
+    else:
+        names = tuple(name.strip() for name in params.class_names.split(";"))
+    if len(names) != dataset.classes or not all(names):
+        raise InvalidSpec(
+            [
+                f"class_names: {dataset.name} has {dataset.classes} classes to prompt for, "
+                f"{len(names)} names are known; write them all with ; between two, or ask for "
+                "variant: medoid"
+            ],
+            "set",
+        )
+    return names
