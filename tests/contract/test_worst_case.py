@@ -49,4 +49,4 @@ def test_union_of_failures_is_ranked_and_told(
     # Of 80 and 81 samples that are right when clean.
     assert worst.drop_rate.value == pytest.approx((70 / 80 + 71 / 81) / 2)
     assert cells(worst)[2] == "worst-case-linf@8/255:S2"
-    assert "pgd-linf broke 85.8%, cw-linf broke 71.6%" in breakers([worst])[0]
+    assert "85.8% by pgd-linf; 71.6% by cw-linf" in breakers([worst])[0]

@@ -99,8 +99,9 @@ class Standing:
         method: distillation method with its non-default parameters, or `whole set`.
         images_per_class: None for the whole set.
         attack, epsilon, semantics: None for a group that is not attacked.
-        doubts: why the robust accuracy is in doubt: name of a check → what it found, see
-            `evaluation.reliability`. A doubt about any of the networks is one about the group.
+        doubts: why the robust accuracy is in doubt: a check and what it concerns, as
+            `weak-cross-entropy:linf@8/255`, → what it found, see `evaluation.reliability`. A doubt
+            about any of the networks is one about the group.
         broken_by: of the worst case over attacks, attack → share of the broken samples that it
             broke by itself, the largest first.
         last, best: clean accuracy after the last epoch, and the highest of those that were
@@ -127,7 +128,7 @@ class Standing:
     @property
     def warnings(self) -> str:
         """Names of the doubts: `flat-gradients; near-chance`."""
-        return "; ".join(self.doubts)
+        return "; ".join(name.partition(":")[0] for name in self.doubts)
 
     @property
     def cell(self) -> str | None:
@@ -240,7 +241,7 @@ def _doubts(row: LeaderboardRow, cell: Slice) -> dict[str, str]:
     for (metric, name), number in sorted(row.metrics.items()):
         check, _, where = name.partition(":")
         if metric == RELIABILITY_WARNING and number.value and where in concerned:
-            found[check] = number.reason or check
+            found[name] = number.reason or check
     return found
 
 

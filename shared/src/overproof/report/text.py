@@ -53,25 +53,24 @@ def percent(measured: Measured) -> str:
 
 def doubts(rows: Iterable[Standing]) -> list[str]:
     """Why numbers marked by an exclamation mark may look too good: a line for each reason."""
-    found: dict[tuple[str, str, str], dict[str, None]] = {}
-    for row in rows:
-        for check, why in row.doubts.items():
-            if row.cell is not None:
-                found.setdefault((row.training_set, check, why), {})[row.cell] = None
-    return [
-        f"{name}: {check}: {why} ({', '.join(where)})"
-        for (name, check, why), where in found.items()
-    ]
+    lines = (
+        f"{row.training_set}: {name}: {why}" for row in rows for name, why in row.doubts.items()
+    )
+    return list(dict.fromkeys(lines))
 
 
 def breakers(rows: Iterable[Standing]) -> list[str]:
     """Which attacks made the worst cases what they are: a line for each."""
-    return [
-        f"{row.training_set}, {row.cell}: of the samples that any attack broke, "
-        + ", ".join(f"{attack} broke {share:.1%}" for attack, share in row.broken_by.items())
-        for row in rows
-        if row.broken_by
-    ]
+    lines = []
+    for row in rows:
+        attacks: dict[str, list[str]] = {}
+        for attack, share in row.broken_by.items():
+            if share > 0:
+                attacks.setdefault(f"{share:.1%}", []).append(attack)
+        if attacks:
+            shares = "; ".join(f"{share} by {', '.join(names)}" for share, names in attacks.items())
+            lines.append(f"{row.training_set}: {row.cell}: of what any attack broke, {shares}")
+    return lines
 
 
 def notes(rows: Iterable[Standing]) -> list[str]:
