@@ -12,9 +12,7 @@ import torch
 from overproof.catalog.distillation import ASKS_TEACHER, DISTILLATION, NETWORK_FREE
 from overproof.core.spec import PluginRef
 from overproof.errors import InvalidData, InvalidSpec, MalformedArtifact, NonFiniteLoss, ShapeError
-from overproof.ml.datasets.base import Dataset
 from overproof.ml.distill.base import DistillationMethod, DistilledSet, Problem
-from overproof.ml.models.base import build
 from overproof.ml.seeding import generator
 
 FOLLOWING = {
@@ -110,40 +108,6 @@ def test_result_has_the_shape_type_and_classes_of_a_distilled_set(
     assert made.images.isfinite().all()
     assert -1.5 < float(made.images.min()) < float(made.images.max()) < 2.5
     assert made.labels.tolist() == [label for label in range(10) for _ in range(each)]
-
-
-@pytest.fixture(scope="module")
-def oblong(problem: Problem) -> Problem:
-    """Three classes of eight colour images of 10 × 12 pixels, and a teacher that has seen them."""
-    stream = generator(0, "oblong")
-    labels = torch.arange(3).repeat(8)
-    images = torch.randint(256, (24, 3, 10, 12), generator=stream, dtype=torch.uint8)
-    dataset = Dataset(
-        name="oblong",
-        classes=3,
-        mean=(0.4, 0.5, 0.6),
-        std=(0.3, 0.3, 0.3),
-        mirrors=True,
-        train_images=images,
-        train_labels=labels,
-        test_images=images,
-        test_labels=labels,
-    )
-    network = PluginRef(name="convnet", params={"width": 4, "depth": 2, "norm": "batch"})
-    teacher = build(network, dataset.facts, 0)
-    teacher(images.float() / 255)
-    return replace(problem, dataset=dataset, experts=(), teacher=teacher.eval())
-
-
-@pytest.mark.parametrize(
-    "name", [name for name in ROWS if name not in {*FOLLOWERS, "latent-diffusion"}]
-)
-def test_images_may_be_coloured_and_oblong(name: str, oblong: Problem) -> None:
-    made = run(a_method(name, oblong))
-
-    assert made.images.shape[1:] == (3, 10, 12)
-    assert len(made.images) == len(made.labels)
-    assert made.images.isfinite().all()
 
 
 @pytest.mark.parametrize("name", SELECTING)

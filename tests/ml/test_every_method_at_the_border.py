@@ -19,11 +19,10 @@ from overproof.ml.distill.real_images import RealImages
 from overproof.ml.models.base import build
 from overproof.ml.seeding import generator
 from overproof.ml.train.experts import write_trajectory
-from tests.ml.test_every_method import FOLLOWING, ROWS, a_method, run
+from tests.ml.test_every_method import FOLLOWERS, ROWS, a_method, run
 
 CPU = torch.device("cpu")
 BATCHES = ("real_batch", "network_batch", "batch_size", "batch", "clusters", "candidates")
-GROWING = [name for name in ROWS if FOLLOWING.items() <= ROWS[name][0].items()]
 
 
 def one_line(error: BaseException) -> str:
@@ -134,7 +133,7 @@ def test_augmentation_that_does_not_exist_is_refused(name: str) -> None:
         DISTILLATION.resolve(PluginRef(name=name, params=params))
 
 
-@pytest.mark.parametrize("name", GROWING)
+@pytest.mark.parametrize("name", FOLLOWERS)
 @pytest.mark.parametrize("damage", ["missing", "empty", "truncated", "other network"])
 def test_unusable_expert_is_named_before_the_first_step(
     name: str, damage: str, problem: Problem, tmp_path: Path

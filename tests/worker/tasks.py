@@ -21,7 +21,7 @@ from overproof.catalog.tasks import TASKS, TaskInfo
 from overproof.core.ids import UnitId, unit_id_of
 from overproof.core.spec import JobSpec, Unit
 from overproof.core.states import JobKind
-from overproof.errors import NonFiniteLoss, ShuttingDown, StopSignal
+from overproof.errors import NonFiniteLoss, OutOfMemory, ShuttingDown, StopSignal
 from overproof.runtime.handler import JobContext, JobHandler, UnitOutput
 
 
@@ -64,6 +64,8 @@ class ProbeHandler(JobHandler):
             behaviour == "out-of-memory-once" and context.batch_scale == 1.0
         ):
             raise RuntimeError("DefaultCPUAllocator: not enough memory: you tried to allocate 1 PB")
+        if behaviour == "too-large":
+            raise OutOfMemory("the probe takes about 2 GiB; batch 5 would fit")
         if behaviour == "sleep":
             time.sleep(60)
         if behaviour == "noisy":

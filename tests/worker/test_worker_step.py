@@ -535,6 +535,17 @@ def test_out_of_memory_with_half_the_batch_is_a_failed_attempt(stage: Stage) -> 
     assert (job.error or "").startswith("OutOfMemory: cpu ran out of memory even with half")
 
 
+def test_work_that_is_refused_for_its_size_says_what_would_fit(stage: Stage) -> None:
+    unit = a_probe(behaviour="too-large")
+    stage.submit(unit)
+
+    stage.work(stage.a_worker())
+
+    job = stage.job_of(unit)
+    assert job.state is JobState.READY
+    assert job.error == "OutOfMemory: the probe takes about 2 GiB; batch 5 would fit"
+
+
 # ---- unusable inputs -------------------------------------------------------------------------
 
 
