@@ -95,7 +95,7 @@ def write_views(folder: Path, count: int, epochs: int) -> None:
 
 @pytest.mark.e2e
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_every_command_works_and_every_set_reaches_the_report(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
