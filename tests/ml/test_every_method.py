@@ -13,7 +13,6 @@ from overproof.catalog.distillation import ASKS_TEACHER, DISTILLATION, NETWORK_F
 from overproof.core.spec import PluginRef
 from overproof.errors import InvalidData, InvalidSpec, MalformedArtifact, NonFiniteLoss, ShapeError
 from overproof.ml.distill.base import DistillationMethod, DistilledSet, Problem
-from overproof.ml.seeding import generator
 
 FOLLOWING = {
     "iterations": 3,

@@ -81,8 +81,10 @@ def _diffusers() -> Any:
             f"weights of a diffusion model need {error.name}; install overproof[diffusion], or ask "
             "for variant: medoid without weights"
         ) from error
-    diffusers.utils.logging.disable_progress_bar()
-    transformers.utils.logging.disable_progress_bar()
+    # Bars of a child process would be lines of its parent's log.
+    bars: tuple[Any, ...] = (diffusers.utils.logging, transformers.utils.logging)
+    for each in bars:
+        each.disable_progress_bar()
     return diffusers
 
 
