@@ -9,12 +9,14 @@ from typing import Any
 from benchmarks.results.studies import BASELINE
 from overproof.catalog.distillation import DISTILLATION
 from overproof.catalog.metrics import CLEAN_ACCURACY, DROP_RATE, ROBUST_ACCURACY
-from overproof.catalog.slices import Slice
+from overproof.catalog.protocols import PROTOCOLS
+from overproof.catalog.slices import ALL, Slice
 from overproof.core.ids import ExperimentId
 from overproof.core.semantics import Semantics
 from overproof.core.spec import PluginRef
 from overproof.core.states import JobKind
 from overproof.evaluation.intervals import mean_and_ci
+from overproof.report.ranking import rankings
 from overproof.report.standings import standings, to_records
 from overproof.results.repository import ResultsRepository
 from overproof.results.views import UnitRow
@@ -31,8 +33,16 @@ def numbers_of(repository: ResultsRepository, experiment_id: ExperimentId) -> di
     what each metric gains over the baseline, seed by seed.
     """
     units = repository.units(experiment_id)
+    spec = repository.experiment(experiment_id).spec
+    protocol = PROTOCOLS.canonical(PluginRef.model_validate(spec["protocol"]))
     sets: dict[str, UnitRow] = {unit.unit_id: unit for unit in units if unit.task == "synthesis"}
-    networks = [unit for unit in units if unit.body.get("training_set") in sets]
+    networks = [
+        unit
+        for unit in units
+        if unit.task == "networks"
+        and isinstance(unit.body["training_set"], str)  # else it is a whole data set
+        and PluginRef.model_validate(unit.body["protocol"]) == protocol
+    ]
     metrics = {
         (row.subject, row.metric, row.slice): row.value
         for row in repository.metrics([unit.unit_id for unit in networks])
@@ -41,12 +51,15 @@ def numbers_of(repository: ResultsRepository, experiment_id: ExperimentId) -> di
     for network in networks:
         method = sets[network.body["training_set"]].body["method"]["name"]
         by_method.setdefault(method, {})[network.body["seed"]] = network
-    spec = repository.experiment(experiment_id).spec
     order = [DISTILLATION.get(each["name"]).name for each in spec["methods"]]
     rows = standings(repository.leaderboard(experiment_id), SEMANTICS)
     return {
         "seconds": _seconds(repository, units),
         "leaderboard": to_records(rows),
+        "rankings": [
+            {"method": each.method, "hlr": vars(each.hlr), "ior": vars(each.ior)}
+            for each in rankings(repository, rows, experiment_id)
+        ],
         "methods": [_method(by_method[name], by_method[BASELINE], sets, metrics) for name in order],
         "prepared": [
             {"task": unit.task, "unit": unit.unit_id, "result": dict(unit.result)}
@@ -107,7 +120,7 @@ def _differences(
     wanted = {
         (metric, of_slice)
         for _, metric, of_slice in metrics
-        if metric == CLEAN_ACCURACY
+        if (metric == CLEAN_ACCURACY and of_slice == ALL)
         or (metric in {ROBUST_ACCURACY, DROP_RATE} and Slice.parse(of_slice).semantics is SEMANTICS)
     }
     for metric, of_slice in sorted(wanted, key=_order):

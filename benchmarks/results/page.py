@@ -12,7 +12,9 @@ from benchmarks.results.studies import BASELINE, FOLDER, Study, source_of
 from overproof.catalog.distillation import DISTILLATION
 from overproof.catalog.metrics import CLEAN_ACCURACY
 from overproof.evaluation.intervals import mean_and_ci
-from overproof.report.text import LEGEND
+from overproof.report.ranking import LEGEND as RANKING_LEGEND
+from overproof.report.standings import Measured
+from overproof.report.text import LEGEND, percent
 
 
 def page(studies: Sequence[Study]) -> str:
@@ -21,7 +23,7 @@ def page(studies: Sequence[Study]) -> str:
     for study in studies:
         numbers = json.loads(study.numbers.read_text())
         lines += [f"## {study.title}", "", *_facts(study, numbers), *_gains(numbers)]
-        lines += _under_attack(numbers) + _settings(numbers)
+        lines += _rankings(numbers) + _under_attack(numbers) + _settings(numbers)
     return "\n".join(lines)
 
 
@@ -75,6 +77,24 @@ def _row_of_gains(method: Mapping[str, Any]) -> list[str]:
         "" if gain is None else f"{100 * gain['mean']:+.1f}",
         "" if gain is None else _interval(gain),
         "-" if method["seconds_a_set"] is None else f"{method['seconds_a_set']:.0f}",
+    ]
+
+
+def _rankings(numbers: Mapping[str, Any]) -> list[str]:
+    """How sets rank; nothing where they were not ranked."""
+    if not numbers.get("rankings"):
+        return []
+    return [
+        RANKING_LEGEND,
+        "",
+        *_table(
+            ["method", "HLR %", "IOR %"],
+            [
+                [row["method"], *(percent(Measured(**row[name])) for name in ("hlr", "ior"))]
+                for row in numbers["rankings"]
+            ],
+        ),
+        "",
     ]
 
 

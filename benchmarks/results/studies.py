@@ -61,6 +61,11 @@ STUDIES = (
         "Debian's package dataset-fashion-mnist",
     ),
     Study(
+        "fashion-mnist-teachers",
+        "Methods that ask a teacher, on Fashion-MNIST",
+        "Debian's package dataset-fashion-mnist",
+    ),
+    Study(
         "cifar10-small",
         "Distribution matching under attack on CIFAR-10",
         "JPEG copies of the images, so accuracies may differ a little from those on the originals",

@@ -9,7 +9,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from overproof.catalog.distillation import DistributionMatchingParams, GradientMatchingParams
+from overproof.catalog.distillation import (
+    DistributionMatchingParams,
+    GradientMatchingParams,
+    feature_rate,
+)
 from overproof.core.spec import PluginRef
 from overproof.ml.distill.base import Problem
 from overproof.ml.distill.distances import DISTANCES, cosine, layerwise_cosine, squared
@@ -183,6 +187,11 @@ def test_published_loops_are_kept_and_others_have_about_their_product() -> None:
     ]
     assert loops_for(5) == (5, 100)
     assert loops_for(600) == (600, 1)
+
+
+def test_large_sets_of_cifar10_move_in_larger_steps() -> None:
+    assert [feature_rate("cifar-10", n) for n in (50, 100, 1250)] == [1.0, 10.0, 10.0]
+    assert feature_rate("cifar-100", 100) == 1.0
 
 
 @pytest.mark.parametrize("rows_at_once", [1, 1000])
