@@ -19,6 +19,7 @@ st.set_page_config(page_title="Overproof", layout="wide")
 page = st.navigation(
     [
         st.Page("pages/leaderboard.py", title="Leaderboard", icon=":material/trophy:"),
+        st.Page("pages/ranking.py", title="Ranking", icon=":material/leaderboard:"),
         st.Page("pages/experiment.py", title="Experiment", icon=":material/science:"),
         st.Page("pages/jobs.py", title="Jobs", icon=":material/list:"),
     ]

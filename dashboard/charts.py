@@ -7,7 +7,9 @@ from typing import Any
 
 import streamlit as st
 
+from overproof.report import ranking
 from overproof.report.figures import FIGURES
+from overproof.report.ranking import Ranked
 from overproof.report.standings import Measured, Standing
 from overproof.report.text import LEGEND, breakers, doubts, notes
 
@@ -32,6 +34,17 @@ def show_table(rows: Sequence[Standing]) -> None:
             with st.expander(f"{title}: {len(lines)}"):
                 for line in lines:
                     st.text(line)
+
+
+def show_ranking(rows: Sequence[Ranked]) -> None:
+    """The ranking of one bench."""
+    st.dataframe(
+        [dict(zip(ranking.HEADERS, row, strict=True)) for row in ranking.cells(rows)],
+        hide_index=True,
+    )
+    st.caption(ranking.LEGEND)
+    for note in ranking.notes(rows):
+        st.text(f"* {note}")
 
 
 def show_figures(rows: Sequence[Standing]) -> None:

@@ -8,7 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from alembic import command
 from alembic.autogenerate import compare_metadata
+from alembic.config import Config
 from alembic.migration import MigrationContext
 from sqlalchemy import inspect, make_url, text
 from sqlalchemy.exc import ProgrammingError
@@ -133,3 +135,32 @@ def test_reader_may_read_what_is_wanted_and_nothing_else(server_url: Callable[[s
                 connection.execute(text(f"DROP ROLE {role}"))
             engine.dispose()
     assert sorted(found) == sorted(JobKind)
+
+
+def test_numbers_that_were_written_before_comparisons_stay(empty_url: str) -> None:
+    engine = create_engine(empty_url)
+    values = {
+        "subject": "grp-1",
+        "metric": "clean-accuracy",
+        "slice": "",
+        "group_id": "grp-1",
+        "scope": "distilled-set",
+        "value": 0.5,
+        "unit": "fraction",
+        "present": 1,
+        "expected": 1,
+    }
+    columns, places = ", ".join(values), ", ".join(f":{name}" for name in values)
+    with engine.begin() as connection:
+        config = Config()
+        config.set_main_option("script_location", "overproof.results:migrations")
+        config.attributes["connection"] = connection
+        command.upgrade(config, "0002")
+        connection.execute(text("INSERT INTO groups (id, body) VALUES ('grp-1', '{}')"))
+        connection.execute(text(f"INSERT INTO metric_values ({columns}) VALUES ({places})"), values)
+
+    migrate(engine)
+
+    (row,) = ResultsRepository(engine).metrics(["grp-1"])
+    engine.dispose()
+    assert (row.value, row.present, row.low) == (0.5, 1, None)

@@ -5,9 +5,13 @@ from pathlib import Path
 import pytest
 from streamlit.testing.v1 import AppTest
 
+from overproof.core.clock import SystemClock
 from overproof.core.ids import ExperimentId
 from overproof.core.states import JobKind
+from overproof.experiments.planner import plan
+from overproof.experiments.submit import submit
 from overproof.runtime.wiring import Backends
+from tests.builders import an_experiment, no_added_datasets
 from tests.workers import work_off
 
 pytestmark = pytest.mark.dashboard
@@ -155,3 +159,23 @@ def test_database_that_does_not_answer_is_an_error_message_without_secrets(
 
     assert "does not answer" in app.error[0].value
     assert "secret" not in app.error[0].value
+
+
+def test_ranking_without_rankings_says_how_to_get_some(backends: Backends) -> None:
+    assert "ranking: true" in opened("ranking").info[0].value
+
+
+def test_ranking_shows_scores_at_any_weight(backends: Backends) -> None:
+    planned = plan(an_experiment(ranking=True), no_added_datasets)
+    submit(planned, repository=backends.repository, bus=backends.bus, clock=SystemClock())
+    work_off(backends.repository)
+
+    app = opened("ranking")
+    [slider] = [each for each in app.slider if each.label == "Weight of IOR in DDRS"]
+    slider.set_value(0.9).run()
+
+    assert not app.exception
+    [row] = app.dataframe[0].value.to_dict("records")
+    # networks that are all equally good neither lose nor gain anything
+    assert (row["HLR %"], row["IOR %"], row["place"]) == ("0.0 ± 0.0", "0.0 ± 0.0", "1")
+    assert row["DDRS"] == "0.2689 ± 0.0000"

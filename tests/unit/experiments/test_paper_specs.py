@@ -52,8 +52,18 @@ def test_whole_matrix_of_dd_robustbench() -> None:
         if group["network"]["name"] == "convnet"
     }
     assert (depths["cifar-100"], depths["tiny-imagenet"], depths["imagemeow"]) == (3, 4, 5)
-    # One hundred experts for each data set, whoever follows them.
-    assert kinds[JobKind.TRAIN, "experts"] % datasets == 0
+    taught = {
+        (group["dataset"]["name"], group["method"]["name"]): (
+            group["network"]["name"],
+            group["protocol"]["name"],
+        )
+        for group in made.groups.values()
+        if group["method"] and group["protocol"]["name"].startswith("fkd")
+    }
+    assert len(taught) == 2 * datasets
+    assert taught["cifar-10", "latent-diffusion"] == ("convnet", "fkd-small")
+    assert taught["tiny-imagenet", "latent-diffusion"] == ("resnet-18", "fkd-tiny")
+    assert taught["imagenette", "squeeze-recover-relabel"] == ("resnet-18", "fkd")
 
 
 def test_networks_are_augmented_where_the_method_was() -> None:
