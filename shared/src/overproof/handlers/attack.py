@@ -37,6 +37,7 @@ class WhiteBoxHandler(JobHandler):
     def run(self, job: JobSpec, context: JobContext) -> Mapping[UnitId, UnitOutput]:
         """Attack the victim once for each unit."""
         from overproof.ml.attack.engine import CellEngine
+        from overproof.ml.attack.memory import rows_that_fit
         from overproof.ml.devices import device_facts, pick_device
         from overproof.ml.kernels.network import fast_network
         from overproof.ml.models.stored import load_network
@@ -53,13 +54,15 @@ class WhiteBoxHandler(JobHandler):
         one_pass = multiplications(victim.network, test_set.facts) * len(test_set.test_images)
         fast, means = fast_network(victim, one_pass, device=device)
         context.note(**device_facts(device), means=means)
+        rows = rows_at_once(context, pixels=test_set.test_images[0, 0].numel())
+        fitting = int(rows_that_fit(victim.network, test_set.facts, device) * context.batch_scale)
         engine = CellEngine(
             fast,
             test_set.test_images,
             test_set.test_labels,
             [_cell(each) for each in bodies],
             device=device,
-            rows_at_once=rows_at_once(context, pixels=test_set.test_images[0, 0].numel()),
+            rows_at_once=max(1, min(fitting, rows)),
         )
         seconds = run_to_end(engine, context)
         outcomes = engine.outcomes()
