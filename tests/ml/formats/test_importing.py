@@ -19,6 +19,7 @@ from overproof.ml.distill.base import DistilledSet
 from overproof.ml.formats import zca
 from overproof.ml.formats.content import Target, Wishes
 from overproof.ml.formats.importing import import_set
+from overproof.ml.formats.spaces import apparent_space
 from overproof.ml.shapes import ImageFacts
 from tests.ml.formats import published
 from tests.ml.formats.published import CLASSES, COUNT, PER_CLASS, SIZE, TARGET
@@ -310,6 +311,28 @@ def test_values_of_a_run_that_diverged_are_refused(tmp_path: Path) -> None:
 
     with pytest.raises(InvalidData, match="has diverged"):
         taken(tmp_path / "data.pt", canvas=1, space="normalised")
+
+
+@pytest.mark.parametrize(
+    ("mean", "std", "expected"),
+    [
+        (0.47, 0.25, "unit"),  # photographs
+        (0.13, 0.31, "unit"),  # digits on black
+        (0.0, 1.0, "normalised"),
+        (-0.3, 1.6, "normalised"),  # far from where its optimisation began
+        (0.01, 0.35, "zca"),
+        (0.4, 5.0, None),
+        (3.0, 0.1, None),
+    ],
+)
+def test_values_speak_for_a_space_or_for_none(
+    mean: float, std: float, expected: str | None
+) -> None:
+    values = torch.randn(8, 3, 8, 8, generator=torch.Generator().manual_seed(0)) * std + mean
+    if expected == "unit":  # what optimisation adds beyond [0, 1]
+        values = values.clamp(-0.1, 1.1)
+
+    assert apparent_space(values) == expected
 
 
 # ---- whitening ---------------------------------------------------------------------------------

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
+import tempfile
 import zipfile
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
@@ -14,6 +16,8 @@ from unittest import mock
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
@@ -348,3 +352,20 @@ def test_weights_that_are_not_dense_are_refused(tmp_path: Path, tensor: Tensor) 
 
     with pytest.raises(InvalidData, match="weight is sparse, quantised or empty"):
         read(tmp_path / "odd.pt")
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.floats(0, 1), st.binary(max_size=6), st.booleans())
+def test_no_damage_raises_anything_but_our_errors(where: float, put: bytes, legacy: bool) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "net.pt"
+        torch.save(
+            {"state_dict": {"weight": torch.ones(2, 2)}, "args": argparse.Namespace(lr=0.1)},
+            path,
+            _use_new_zipfile_serialization=not legacy,
+        )
+        content = path.read_bytes()
+        at = int(where * len(content))
+        path.write_bytes(content[:at] + put + (content[at + len(put) :] if put else b""))
+        with contextlib.suppress(InvalidData):
+            assert read(path).tensors.keys() <= {"weight"} or put
