@@ -23,6 +23,7 @@ def page(studies: Sequence[Study]) -> str:
     for study in studies:
         numbers = json.loads(study.numbers.read_text())
         lines += [f"## {study.title}", "", *_facts(study, numbers), *_gains(numbers)]
+        lines += [study.remark, ""] if study.remark else []
         lines += _rankings(numbers) + _under_attack(numbers) + _settings(numbers)
     return "\n".join(lines)
 
