@@ -16,6 +16,7 @@ from overproof.core.semantics import Semantics
 
 if TYPE_CHECKING:
     from overproof.core.ids import ExperimentId
+    from overproof.report.beside import Beside
     from overproof.report.page import Provenance
     from overproof.results.repository import ResultsRepository
 
@@ -60,6 +61,8 @@ def leaderboard(
                 gamma=gamma,
                 as_json=as_json,
             )
+        if not (ranking or as_json):
+            show_published(repository, experiment_id)
 
 
 def report(
@@ -166,6 +169,24 @@ def show_rankings(
         say(f"* {note}")
 
 
+def show_published(repository: ResultsRepository, experiment_id: ExperimentId | None) -> None:
+    """Print measured numbers with their counterparts in papers; nothing where there are none."""
+    from overproof.report import beside
+
+    rows = _beside(repository, experiment_id)
+    if rows:
+        print_table(beside.HEADERS, beside.cells(rows), numbers=beside.NUMBERS)
+        say(beside.LEGEND)
+
+
+def _beside(repository: ResultsRepository, experiment_id: ExperimentId | None) -> list[Beside]:
+    from overproof.report.beside import beside
+    from overproof.report.standings import standings
+
+    groups = repository.leaderboard(experiment_id)
+    return beside(row for each in Semantics for row in standings(groups, each))
+
+
 def write_report(
     repository: ResultsRepository,
     experiment_id: ExperimentId | None,
@@ -193,6 +214,7 @@ def write_report(
         _provenance(repository, experiment_id),
         generated_at=SystemClock().now(),
         ranked=rankings(repository, rows, experiment_id),
+        published=_beside(repository, experiment_id),
     )
     try:
         output.parent.mkdir(parents=True, exist_ok=True)

@@ -16,7 +16,8 @@ from typing import Any
 import plotly.graph_objects as go
 from plotly.offline import get_plotlyjs
 
-from overproof.report import ranking
+from overproof.report import beside, ranking
+from overproof.report.beside import Beside
 from overproof.report.figures import FIGURES, score_against_drop_rate
 from overproof.report.ranking import Ranked
 from overproof.report.standings import Standing, by_bench, to_csv, to_json
@@ -60,6 +61,7 @@ def render_page(
     *,
     generated_at: float,
     ranked: Sequence[Ranked] = (),
+    published: Sequence[Beside] = (),
 ) -> str:
     """The page as one HTML document of about 5 MB, most of it the drawing library.
 
@@ -69,6 +71,7 @@ def render_page(
         provenance: shown below the figures.
         generated_at: seconds since the epoch.
         ranked: distilled sets with their scores, see `ranking`.
+        published: measured numbers with those of papers, see `beside`.
     """
     moment = datetime.fromtimestamp(generated_at, UTC).strftime("%Y-%m-%d %H:%M UTC")
     body = [
@@ -76,6 +79,7 @@ def render_page(
         f'<p class="note">Written {moment}.</p>',
         *_results(rows),
         *_rankings(ranked),
+        *_published(published),
         "<h2>Provenance</h2>",
         *_provenance(provenance),
     ]
@@ -112,6 +116,13 @@ def _results(rows: Sequence[Standing]) -> Iterator[str]:
             yield f'<p class="note">Worst cases:</p><ul class="note">{parts}</ul>'
         if any(row.cell is not None for row in members):
             yield from _figures(members)
+
+
+def _published(rows: Sequence[Beside]) -> Iterator[str]:
+    if rows:
+        yield "<h2>Beside published numbers</h2>"
+        yield f'<p class="note">{escape(beside.LEGEND)}</p>'
+        yield _table(beside.HEADERS, beside.cells(rows), beside.NUMBERS)
 
 
 def _rankings(rows: Sequence[Ranked]) -> Iterator[str]:

@@ -1,0 +1,1 @@
+"""Tables of published papers, as data: nothing here was measured by us."""
