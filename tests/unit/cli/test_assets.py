@@ -43,6 +43,12 @@ def test_added_data_set_can_be_planned_with_its_hash_as_version(
     assert "training_images 8" in call("data", "list").stdout
 
 
+def test_what_was_read_of_a_data_set_is_said(home: Path, images: Path) -> None:
+    said = call("data", "add", "mine", images).stdout
+
+    assert said.startswith("8 training and 4 test images of 1 × 8 × 8, 2 classes, mean [0.")
+
+
 def test_adding_the_same_bytes_again_changes_nothing(home: Path, images: Path) -> None:
     first = read_json("data", "add", "mine", images)
 

@@ -58,6 +58,11 @@ def add_data(
     if as_json:
         print_json(asset)
     else:
+        shape = " × ".join(str(side) for side in facts["shape"])
+        say(
+            f"{facts['training_images']} training and {facts['test_images']} test images of "
+            f"{shape}, {facts['classes']} classes, mean {facts['mean']}, deviation {facts['std']}"
+        )
         say(f"{name} is in the store, version {asset.version[:12]}, {asset.ref.size_bytes} bytes")
 
 
