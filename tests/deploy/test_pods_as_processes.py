@@ -178,6 +178,16 @@ def test_service_is_well_as_process_1_of_a_confined_pod(pod: Callable[..., Pod],
     assert "Read-only" not in service.log
 
 
+def test_signal_that_comes_while_process_1_still_starts_is_not_lost(
+    pod: Callable[..., Pod],
+) -> None:
+    service = pod("aggregator")
+
+    service.wait_for(lambda: "health and metrics on port" in service.log)
+
+    assert service.stop() == 0, service.log
+
+
 @pytest.mark.dashboard
 def test_dashboard_is_served_by_process_1_of_a_confined_pod(pod: Callable[..., Pod]) -> None:
     pages = pod("dashboard")

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from overproof.runtime.shutdown import run_until_signal
+from overproof.runtime.shutdown import StopSignals
 
 
 class Loop:
@@ -36,14 +36,27 @@ def test_first_signal_asks_to_stop(number: int) -> None:
     before = signal.getsignal(number)
     loop = Loop(number)
 
-    run_until_signal(loop)
+    with StopSignals() as signals:
+        signals.run(loop)
 
     assert loop.stopped
     assert signal.getsignal(number) is before
 
 
 def ignore_signals() -> None:
-    run_until_signal(Loop(signal.SIGTERM, obeys=False))
+    with StopSignals() as signals:
+        signals.run(Loop(signal.SIGTERM, obeys=False))
+
+
+def test_signal_that_comes_before_the_loop_is_not_lost() -> None:
+    loop = Loop(signal.SIGTERM)
+
+    with StopSignals() as signals:
+        os.kill(os.getpid(), signal.SIGTERM)
+        # It would send itself a second one, which ends the process, unless it was asked to stop.
+        signals.run(loop)
+
+    assert loop.stopped
 
 
 def test_second_signal_ends_the_process() -> None:

@@ -18,7 +18,7 @@ from overproof.runtime.logs import configure_logging
 from overproof.runtime.metrics import MetricsHooks
 from overproof.runtime.process import ProcessExecutor
 from overproof.runtime.settings import Settings
-from overproof.runtime.shutdown import Runnable, run_until_signal
+from overproof.runtime.shutdown import Runnable, StopSignals
 from overproof.runtime.wiring import Backends
 from overproof.runtime.worker import Worker
 
@@ -40,12 +40,12 @@ def run_service(name: str, build: Build) -> int:
     try:
         settings = Settings.from_env()
         configure_logging(settings, service=name)
-        with ExitStack() as stack:
+        with StopSignals() as signals, ExitStack() as stack:
             hooks = _hooks(name, settings, stack)
             backends = stack.enter_context(Backends.from_settings(settings))
             runnable = build(settings, backends, hooks)
             _log.info("%s started", name)
-            run_until_signal(runnable)
+            signals.run(runnable)
             _log.info("%s stopped", name)
     except SettingsError as error:
         sys.stderr.write(f"{name}: {error}\n")

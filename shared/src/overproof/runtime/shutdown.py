@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
-from types import FrameType
-from typing import Protocol
+from types import FrameType, TracebackType
+from typing import Any, Protocol, Self
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
@@ -24,30 +22,46 @@ class Runnable(Protocol):
         ...
 
 
-def run_until_signal(runnable: Runnable) -> None:
-    """Run until the loop ends by itself or SIGTERM or SIGINT has made it stop.
+class StopSignals:
+    """A context in which the first SIGTERM or SIGINT asks a main loop to stop.
+
+    It is entered before there is a loop: process 1 of a container has no signal handlers but its
+    own, and a signal that comes while the loop is built would be lost.
 
     A second signal ends the process with code 128 + its number. What it was doing is healed as
     after any crash: the lease ends and another worker takes over.
     """
-    with _stopping_on_signals(runnable):
+
+    def __init__(self) -> None:
+        self._asked = False
+        self._runnable: Runnable | None = None
+        self._before: dict[signal.Signals, Any] = {}
+
+    def run(self, runnable: Runnable) -> None:
+        """Run the loop until it ends by itself or a signal, also an earlier one, made it stop."""
+        self._runnable = runnable
+        if self._asked:
+            runnable.request_stop()
         runnable.run()
 
+    def __enter__(self) -> Self:
+        """Handle signals."""
+        self._before = {number: signal.signal(number, self._handle) for number in _SIGNALS}
+        return self
 
-@contextmanager
-def _stopping_on_signals(runnable: Runnable) -> Iterator[None]:
-    asked = False
-
-    def handle(number: int, frame: FrameType | None) -> None:
-        nonlocal asked
-        if asked:
-            os._exit(128 + number)
-        asked = True
-        runnable.request_stop()
-
-    before = {number: signal.signal(number, handle) for number in _SIGNALS}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Put the handlers back that were there before."""
+        for number, handler in self._before.items():
             signal.signal(number, handler)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if self._asked:
+            os._exit(128 + number)
+        self._asked = True
+        if self._runnable is not None:
+            self._runnable.request_stop()
