@@ -216,6 +216,7 @@ def _add_set(
 ) -> Asset:
     from overproof.ml.formats.content import Wishes
     from overproof.ml.formats.importing import import_set
+    from overproof.ml.formats.in_memory import write_arrays
 
     wishes = Wishes(learning_rate=lr)
     if isinstance(images, str | Path):
@@ -224,39 +225,12 @@ def _add_set(
             wishes = replace(wishes, labels=Path(labels))
     else:
         path = folder / "brought.safetensors"
-        _write_arrays(images, labels, target, path)
+        write_arrays(images, labels, target.facts.classes, path)
     into = folder / "set"
     facts = import_set(path, into, target, wishes)
     with into.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     return put_asset(backends, SETS, f"ranked-{digest[:12]}", into, facts)
-
-
-def _write_arrays(images: Any, labels: Any, target: Target, path: Path) -> None:
-    """Arrays as a file that is imported like any other."""
-    import torch
-    from safetensors.torch import save_file
-
-    pixels = torch.as_tensor(images).detach().cpu().float().contiguous()
-    if pixels.ndim != 4 or not len(pixels):
-        raise InvalidData(f"images must be (N, C, H, W), not {tuple(pixels.shape)}")
-    classes = target.facts.classes
-    if labels is None:
-        if len(pixels) % classes:
-            raise InvalidData(
-                f"{len(pixels)} images are not as many of each of {classes} classes; give labels"
-            )
-        known = torch.arange(classes).repeat_interleave(len(pixels) // classes)
-    else:
-        known = torch.as_tensor(labels).detach().cpu()
-    if len(known) != len(pixels):
-        raise InvalidData(f"{len(pixels)} images and {len(known)} labels do not fit")
-    if known.ndim == 2 and known.shape[1] != 1:
-        soft = known.float().contiguous()
-        tensors = {"images": pixels, "labels": soft.argmax(dim=1), "logits": soft}
-    else:
-        tensors = {"images": pixels, "labels": known.flatten().long()}
-    save_file(tensors, path)
 
 
 def _checked(wanted: RankOptions, imported: Asset) -> RankOptions:
