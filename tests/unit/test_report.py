@@ -112,6 +112,15 @@ def test_labels_tell_the_teacher_once() -> None:
     assert soft.protocol == "fkd by convnet[norm=batch]"
 
 
+def test_labels_that_came_with_an_imported_set_have_no_teacher_here() -> None:
+    replayed = {"name": "fkd", "params": {}}
+
+    [row] = standings([a_group("imported", matching_network=None, protocol=replayed)])
+
+    assert row.method == "imported"
+    assert row.protocol == "fkd by labels of the set"
+
+
 def test_versions_and_subsets_tell_data_sets_apart() -> None:
     dataset = {"name": "cifar-10", "version": "1f2e3d4c5b6a", "subset_per_class": 50}
 

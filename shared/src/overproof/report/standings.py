@@ -269,7 +269,9 @@ def protocol_label(group: Mapping[str, Any]) -> str:
     """The protocol, whose labels it wants, and a word where it chooses on the test set."""
     label = _label(PROTOCOLS, group["protocol"])
     if _is_taught(group):
-        label += f" by {_label(MODELS, group['teacher'])}"
+        # Labels that came with an imported set are of a teacher that nobody here knows.
+        teacher = group.get("teacher")
+        label += f" by {_label(MODELS, teacher)}" if teacher else " by labels of the set"
     chosen = group["protocol"].get("params", {}).get("selection") == "paper"
     return f"{label} (chosen on the test set)" if chosen else label
 
