@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import statistics
 import subprocess
 import sys
@@ -64,7 +65,7 @@ def test_set_with_soft_labels_is_ranked_and_written(data: Dataset, tmp_path: Pat
     assert found.ior.value == pytest.approx(mean["distilled"] - mean["random"])
     assert found.hlr_deviation is not None
     assert found.hlr_deviation >= 0
-    written = list(csv.DictReader(path.open()))
+    written = list(csv.DictReader(io.StringIO(path.read_text())))
     assert [float(row["hard_label_recovery"]) for row in written] == pytest.approx(
         [
             w - h

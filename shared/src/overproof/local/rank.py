@@ -149,7 +149,7 @@ def _ranked(groups: Groups, weight: float, experiment_id: str) -> RankedSet:
         score=ranking_score(groups, weight),
         hlr_deviation=_deviation([row["hard_label_recovery"] for row in rows]),
         ior_deviation=_deviation([row["improvement_over_random"] for row in rows]),
-        accuracies={role.value: groups[role].runs for role in roles},
+        accuracies={role.value: dict(sorted(groups[role].runs.items())) for role in roles},
         rows=rows,
         experiment_id=experiment_id,
     )
