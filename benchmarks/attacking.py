@@ -218,7 +218,7 @@ def _comparisons() -> tuple[Comparison, ...]:
         Comparison(
             "pgd",
             _cells("pgd-linf", SUITE_BUDGETS[:1]),
-            (partial(torchattacks.PGD, eps=SUITE_BUDGETS[0]),),
+            tuple(partial(torchattacks.PGD, eps=SUITE_BUDGETS[0], steps=n) for n in (10, 5)),
             IMAGES,
             worst=False,
         ),

@@ -9,7 +9,12 @@ import torch
 from torch import Tensor
 
 from overproof.ml.attack.noise import uniform_noise
-from overproof.ml.attack.square_search import Position, SquareSearch, share_of_pixels
+from overproof.ml.attack.square_search import (
+    Position,
+    SquareSearch,
+    linf_bounds,
+    share_of_pixels,
+)
 
 
 class LinfSquare(SquareSearch):
@@ -30,7 +35,7 @@ class LinfSquare(SquareSearch):
 
     def _start(self, x: Tensor, radius: Tensor, ids: Tensor, restart: int) -> Tensor:
         """Vertical stripes."""
-        low, high = _bounds(x, radius)
+        low, high = linf_bounds(x, radius)
         shape = (x.shape[1], 1, x.shape[3])
         stripes = uniform_noise(ids, shape, self.seed, "square-start", restart)
         return torch.where(stripes < 0.5, low, high)
@@ -38,7 +43,6 @@ class LinfSquare(SquareSearch):
     def _candidate(self, at: Position, draws: Tensor, side: int) -> Tensor:
         """A square of each image set to the lower or upper bound, channel by channel."""
         height, width = at.x.shape[2:]
-        low, high = _bounds(at.x, at.radius)
         top = (draws[:, 0] * (height - side)).long().view(-1, 1)
         left = (draws[:, 1] * (width - side)).long().view(-1, 1)
         rows = torch.arange(height, device=draws.device)
@@ -47,10 +51,4 @@ class LinfSquare(SquareSearch):
         in_columns = (columns >= left) & (columns < left + side)
         square = in_rows.view(-1, 1, height, 1) & in_columns.view(-1, 1, 1, width)
         down = (draws[:, 2:] < 0.5).view(-1, at.x.shape[1], 1, 1)
-        return torch.where(square, torch.where(down, low, high), at.best)
-
-
-def _bounds(x: Tensor, radius: Tensor) -> tuple[Tensor, Tensor]:
-    """Lowest and highest allowed value of each pixel."""
-    bound = radius.view(-1, 1, 1, 1)
-    return (x - bound).clamp_(min=0.0), (x + bound).clamp_(max=1.0)
+        return torch.where(square, torch.where(down, at.low, at.high), at.best)

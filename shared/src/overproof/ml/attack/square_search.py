@@ -41,6 +41,8 @@ class Position(RowState):
 
     x: Tensor
     radius: Tensor
+    low: Tensor  # allowed values of each pixel in the L∞ ball and the box
+    high: Tensor
     best: Tensor
     margin: Tensor  # at `best`; not positive once it is misclassified
     ids: Tensor
@@ -66,7 +68,9 @@ class SquareSearch(Attack[SquareParams]):
     def _search(self, victim: Victim, x: Tensor, radius: Tensor, ids: Tensor, restart: int) -> None:
         best = self._start(x, radius, ids, restart)
         start_margin = -margin(victim.logits(best), victim.labels)
-        start = Position(x, radius, best, start_margin, ids, x.new_empty(len(x), 0))
+        start = Position(
+            x, radius, *linf_bounds(x, radius), best, start_margin, ids, x.new_empty(len(x), 0)
+        )
         shape = (BLOCK, self.places + x.shape[1])
         queries = on_survivors(victim, start, self.params.queries, lambda _, at: at.margin > 0)
         for query, victim_now, at in queries:
@@ -129,3 +133,9 @@ def share_of_pixels(params: SquareParams, query: int) -> float:
         query = int(query / params.queries * 10_000)
     divisor = next((by for last, by in _SCHEDULE if query <= last), _LAST_DIVISOR)
     return params.p_init / divisor
+
+
+def linf_bounds(x: Tensor, radius: Tensor) -> tuple[Tensor, Tensor]:
+    """Lowest and highest value of each pixel in the L∞ ball and the box."""
+    bound = radius.view(-1, 1, 1, 1)
+    return (x - bound).clamp_(min=0.0), (x + bound).clamp_(max=1.0)

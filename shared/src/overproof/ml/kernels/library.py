@@ -36,7 +36,10 @@ def library() -> ctypes.CDLL:
         compiled, linked = Path(folder) / "kernels.o", Path(folder) / "kernels.so"
         _run(compiler, *_COMPILE, str(_SOURCE), "-o", str(compiled))
         _run(compiler, "-shared", str(compiled), "-o", str(linked))
-        return ctypes.CDLL(str(linked))
+        try:
+            return ctypes.CDLL(str(linked))
+        except OSError as error:  # say, made for an OpenMP that torch does not bring
+            raise PluginUnavailable(f"the compiled kernels cannot be loaded: {error}") from error
 
 
 def _run(*command: str) -> None:
