@@ -714,6 +714,10 @@ def test_latest_asset_is_the_one_added_last(
     assert by_version is not None
     assert by_version.facts == {"classes": 10}
     assert repository.asset("weights", "mine") is None
+    repository.add_asset("datasets", "mine", first, {"classes": 11})
+    said_again = repository.asset("datasets", "mine", "a" * 64)
+    assert said_again is not None
+    assert said_again.facts == {"classes": 11}
 
 
 def test_workers_are_those_seen_lately(repository: ResultsRepository, clock: ManualClock) -> None:

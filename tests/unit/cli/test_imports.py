@@ -99,6 +99,8 @@ def test_set_is_exported_and_imported_again_without_a_difference(
 
     assert written["images"] == 20
     assert second["version"] == first["version"]
+    again = read_json("import", "theirs", folder / "again.safetensors", "--dataset", "digits")
+    assert again["facts"]["form"] == "safetensors"  # what was said last of the same bytes
 
 
 def test_mean_and_deviation_can_be_given_by_number(home: Path, published: Path) -> None:

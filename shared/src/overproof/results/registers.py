@@ -136,9 +136,10 @@ def add_asset(
             facts=dict(facts),
             created_at=tx.now,
         )
-        # The same bytes once more are the latest version again.
+        # The same bytes once more are the latest version again, with what is now said of them.
         .on_conflict_do_update(
-            index_elements=["kind", "name", "version"], set_={"created_at": tx.now}
+            index_elements=["kind", "name", "version"],
+            set_={"created_at": tx.now} | ({"facts": dict(facts)} if facts else {}),
         )
     )
 
