@@ -78,7 +78,7 @@ def _method(
     of_seed = {seed: sets[unit.body["training_set"]] for seed, unit in sorted(networks.items())}
     first = next(iter(of_seed.values()))
     ref = PluginRef.model_validate(first.body["method"])
-    defaults = DISTILLATION.canonical(PluginRef(name=ref.name)).params
+    fields = DISTILLATION.get(ref.name).params.model_fields
     numbers = {
         seed: {
             f"{metric} {of_slice}".strip(): value
@@ -90,7 +90,7 @@ def _method(
     return {
         "method": ref.name,
         "params": {
-            name: value for name, value in ref.params.items() if value != defaults.get(name)
+            name: value for name, value in ref.params.items() if value != fields[name].default
         },
         "images_per_class": first.body["images_per_class"],
         "training_images": first.result["training_images"],
