@@ -341,3 +341,45 @@ def test_halved_batches_change_no_outcome(
     halved = run(WhiteBoxHandler(), a_context("halved", trained[1], batch_scale=0.05), unit)
 
     assert numbers_of(whole[UnitId(unit.id)]) == numbers_of(halved[UnitId(unit.id)])
+
+
+@pytest.mark.parametrize(("before", "after"), [(0.05, 1.0), (1.0, 0.05)])
+def test_checkpoint_of_other_batches_is_not_gone_on_with(
+    before: float,
+    after: float,
+    trained: tuple[Unit, Mapping[UnitId, UnitOutput]],
+    a_context: Contexts,
+) -> None:
+    units = [a_cell(trained[0], "pgd", "8/255"), a_cell(trained[0], "square", "1/255", queries=20)]
+    straight = run(WhiteBoxHandler(), a_context("straight", trained[1], batch_scale=after), *units)
+    stopped = a_context("stopped", trained[1], stop_after=1, checkpoint_every=1, batch_scale=before)
+
+    with pytest.raises(ShuttingDown):
+        run(WhiteBoxHandler(), stopped, *units)
+    resumed = run(WhiteBoxHandler(), a_context("stopped", trained[1], batch_scale=after), *units)
+
+    for unit in units:
+        unit_id = UnitId(unit.id)
+        assert numbers_of(resumed[unit_id]) == numbers_of(straight[unit_id])
+        assert bytes_of(resumed[unit_id]) == bytes_of(straight[unit_id])
+
+
+def test_network_that_is_never_right_leaves_a_cascade_nothing_to_do(
+    trained: tuple[Unit, Mapping[UnitId, UnitOutput]],
+    a_context: Contexts,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    victim, inputs = trained
+    data = load(DIGITS, None)
+    straight = load_file(inputs[UnitId(victim.id)].files["predictions"])
+    shifted_labels = (straight["prediction"] + 1) % data.classes
+    monkeypatch.setattr(
+        "overproof.handlers.attack.load_dataset",
+        lambda *_: replace(data, test_labels=shifted_labels),
+    )
+    unit = a_cell(victim, "square", "8/255", queries=20)
+
+    output = run(WhiteBoxHandler(), a_context("attack", inputs), unit)[UnitId(unit.id)]
+
+    assert (output.result["clean_correct"], output.result["robust_s2"]) == (0, 0)
+    assert output.result["cost"]["seconds"] >= 0

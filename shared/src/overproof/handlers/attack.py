@@ -67,6 +67,8 @@ class WhiteBoxHandler(JobHandler):
         seconds = run_to_end(engine, context)
         outcomes = engine.outcomes()
         work = [outcome.forward_passes + 2 * outcome.backward_passes for outcome in outcomes]
+        if not any(work):  # nothing was right, so that there was nothing to attack
+            work = [1] * len(work)
         outputs = {}
         for unit, outcome, passes in zip(job.units, outcomes, work, strict=True):
             path = context.workdir / f"{unit.id}-outcomes.safetensors"

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
 from overproof.core.clock import Clock, SystemClock
-from overproof.errors import NonFiniteLoss
+from overproof.errors import NonFiniteLoss, OtherSteps
 from overproof.handlers.showing import Showing
 from overproof.runtime.handler import JobContext
 
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from overproof.ml.resumable import Resumable
+
+_log = logging.getLogger(__name__)
 
 # Entries of a checkpoint's metadata.
 _SECONDS = "seconds"
@@ -85,14 +88,19 @@ class _Run:
         return self._clock.monotonic() - self._began
 
     def resume(self) -> int:
-        """Load the checkpoint, if there is one; how many steps are done."""
+        """Load the checkpoint, if there is one that fits; how many steps are done."""
         from safetensors import safe_open
         from safetensors.torch import load_file
 
         losses = ""
         checkpoint = self._context.load_checkpoint()
         if checkpoint is not None:
-            self._work.load_state(load_file(checkpoint.path))
+            try:
+                self._work.load_state(load_file(checkpoint.path))
+            except OtherSteps as error:
+                _log.warning("starting over, not at step %d: %s", checkpoint.step, error)
+                checkpoint = None
+        if checkpoint is not None:
             with safe_open(checkpoint.path, framework="pt") as file:
                 metadata = file.metadata() or {}
             losses = metadata.get(_LOSSES, "")

@@ -42,6 +42,8 @@ class Resumable(Protocol):
 
         Raises:
             KeyError: a tensor is missing: the state is of other work.
+            OtherSteps: it is of this work, but its steps were others, so that their number says
+                nothing about what is done. Nothing was taken up.
         """
         ...
 

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from overproof.errors import ShapeError
+from overproof.errors import OtherSteps, ShapeError
 from overproof.ml.attack.base import Attack, AttackOutcome
 from overproof.ml.attack.cells import Cell, CellOutcome
 from overproof.ml.attack.inputs import logits_of
@@ -21,6 +21,8 @@ from overproof.ml.attack.passes import CleanPass, frozen
 from overproof.ml.train.evaluation import pixels_of
 
 T = TypeVar("T")
+
+_STEPS = "steps"  # entry of a state
 
 
 @dataclass(frozen=True)
@@ -133,12 +135,25 @@ class CellEngine:
         return self._ledger.outcomes()
 
     def state(self) -> dict[str, Tensor]:
-        """Outcomes so far, for all cells."""
-        return self._ledger.state()
+        """Outcomes so far, for all cells, and what the steps were that led to them."""
+        return self._ledger.state() | {_STEPS: self._steps()}
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
-        """Take up outcomes that `state` returned."""
+        """Take up outcomes that `state` returned.
+
+        Raises:
+            OtherSteps: of an engine with other batches or on another kind of device, where a
+                number of steps stands for other samples.
+        """
+        steps = state.get(_STEPS)
+        if steps is None or not torch.equal(steps.cpu(), self._steps()):
+            raise OtherSteps("outcomes of batches of another size cannot be gone on with")
         self._ledger.load_state(state)
+
+    def _steps(self) -> Tensor:
+        """Numbers from which it follows what each step attacks."""
+        stages = (self._batches(stage) for stage in self._stages)
+        return torch.tensor([self._batch, self._pool, len(self._groups), *stages])
 
     # ---- cells that attack every image ----
 
