@@ -139,6 +139,17 @@ def test_counts_without_samples_say_what_to_do() -> None:
     assert "run the attack again" in number.reason
 
 
+def test_attack_whose_samples_are_not_known_is_not_left_out() -> None:
+    old = CellCounts(TOTAL, CLEAN, dict.fromkeys(Semantics, 1))
+
+    [number] = numbers({"pgd-linf@8/255": old, "cw-linf@8/255": a_cell("11100000")}).values()
+
+    # Without it the worst case would be 3, and the attack alone leaves 1.
+    assert number is not None
+    assert number.value is None
+    assert "run the attack again" in (number.reason or "")
+
+
 flags = st.integers(0, 2**CLEAN - 1).map(lambda bits: f"{bits:0{CLEAN}b}00")
 
 

@@ -31,7 +31,7 @@ def worst_cases(cells: Cells) -> dict[str, CellCounts | None]:
 
     Returns:
         Label → counts with S2 alone; None until all cells below it are measured. Invalid cells are
-        left out, and where no other is left the whole is invalid.
+        left out, and where no other is left, or one without `survivors`, the whole is invalid.
     """
     found: dict[str, CellCounts | None] = {}
     for norm, budgets in _by_budget(cells).items():
@@ -72,10 +72,10 @@ def _union(cells: list[CellCounts | None]) -> CellCounts | None:
     if len(measured) < len(cells):
         return None
     total, clean_correct = measured[0].total, measured[0].clean_correct
-    survivors = [
-        cell.survivors for cell in measured if cell.invalid is None and cell.survivors is not None
-    ]
-    if not survivors:
+    valid = [cell for cell in measured if cell.invalid is None]
+    survivors = [cell.survivors for cell in valid if cell.survivors is not None]
+    # A worst case without an attack that is counted beside it could lie above that attack.
+    if not survivors or len(survivors) < len(valid):
         reasons = "; ".join(dict.fromkeys(cell.invalid or _NOT_STORED for cell in measured))
         return CellCounts(total, clean_correct, robust={}, invalid=reasons)
     left = reduce(lambda one, other: one & other, survivors)
