@@ -14,6 +14,7 @@ from overproof.errors import NonFiniteLoss
 from overproof.ml.datasets.base import Dataset
 from overproof.ml.train.assembly import Assembled, TrainingSet, assemble
 from overproof.ml.train.evaluation import predictions_of
+from overproof.ml.train.losses import one_hot
 from overproof.ml.train.recipe import Recipe
 from overproof.ml.train.search import SearchedTraining
 from overproof.ml.train.selection import hold_out
@@ -117,6 +118,21 @@ def test_whole_set_is_trained_on_without_what_is_held_out(digits: Dataset) -> No
     assert one.facts["held_out"] == len(held)
     assert torch.equal(one.training.correct, other.training.correct)
     assert sorted([*kept.tolist(), *held.tolist()]) == list(range(len(data.train_labels)))
+
+
+def test_labels_of_what_is_held_out_are_left_out_too(digits: Dataset) -> None:
+    data = small(digits)
+    logits = one_hot(data.train_labels, data.classes) * 5
+    whole = TrainingSet(data.train_images, data.train_labels, logits, is_whole=True)
+    recipe = replace(RECIPE, selection="validation")
+    _, held = hold_out(data.train_labels, 0.1)
+    changed = logits.clone()
+    changed[held] = 0
+
+    one = run(assembled(data, recipe, whole))
+    other = run(assembled(data, recipe, replace(whole, logits=changed)))
+
+    assert one.training.losses == other.training.losses
 
 
 def test_held_out_are_a_tenth_of_every_class_and_at_least_one() -> None:

@@ -132,7 +132,13 @@ def assemble(
         validation = Examples(real.images[held], real.labels[held])
         facts["held_out"] = len(held)
         if training_set.is_whole:
-            training_set = replace(training_set, images=real.images[kept], labels=real.labels[kept])
+            said = training_set.logits
+            training_set = replace(
+                training_set,
+                images=real.images[kept],
+                labels=real.labels[kept],
+                logits=None if said is None else said[kept],
+            )
     logits = training_set.logits if recipe.own_labels else None
     targets = recipe.loss.targets(training_set.labels, logits)
     if recipe.augmentation.mixes and not targets.is_floating_point():
