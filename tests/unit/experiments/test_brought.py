@@ -203,3 +203,19 @@ def test_labels_that_came_with_a_set_are_replayed_without_a_teacher(
     assert all(labels.id in unit.needs for unit in networks)
     assert _tasks(asked.units)["soft-labels"] == _tasks(asked.units)["teachers"] == 1
     assert "imported-labels" not in _tasks(hard.units)
+
+
+def test_networks_towards_other_labels_of_the_same_images_are_another_group(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    replay = {"name": REPLAY, "params": {"epochs": 2}}
+
+    def groups(labels: str) -> set[str]:
+        brought = _asset(
+            "sets", "sre2l", "e" * 64, dataset="digits", images_per_class=5, soft_labels=labels
+        )
+        monkeypatch.setitem(STORE, ("sets", "sre2l"), brought)
+        return set(_plan(imported="sre2l", protocol=replay, seeds=[0, 1], attacks=[]).groups)
+
+    assert not groups("f" * 64) & groups("a" * 64)
+    assert groups("f" * 64) == groups("f" * 64)

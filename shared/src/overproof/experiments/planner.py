@@ -295,6 +295,9 @@ def _add_networks(builder: _Builder, spec: ExperimentSpec, training_set: _Traini
         brought = spec.teacher_weights
         which = "teacher_protocol" if brought is None else "teacher_weights"
         facts[which] = _plain(brought or spec.teacher_protocol)
+    if training_set.labels is not None:
+        # The same images may come again with other labels.
+        facts["labels"] = training_set.labels.body["labels"]
     group = group_id_of(facts)
     builder.groups[group] = facts
     for unit in training_set.prerequisites:
