@@ -382,4 +382,5 @@ def test_network_that_is_never_right_leaves_a_cascade_nothing_to_do(
     output = run(WhiteBoxHandler(), a_context("attack", inputs), unit)[UnitId(unit.id)]
 
     assert (output.result["clean_correct"], output.result["robust_s2"]) == (0, 0)
+    assert output.result["invalid"] is None
     assert output.result["cost"]["seconds"] >= 0

@@ -88,7 +88,8 @@ class CellOutcome:
             return f"non-finite logits on {int((~self.finite).sum())} samples"
         if self.random:
             return "random outputs: gradients must be averaged over draws (AutoAttack's `rand`)"
-        unchanged = self.radius > 0 and not bool((self.distance > 0).any())
+        tried = self.radius > 0 and bool(self._clean.any())
+        unchanged = tried and not bool((self.distance > 0).any())
         if unchanged and bool(self.flat[self._clean].all()) and not bool(self._broken.any()):
             return "unchanged adversarial images: every gradient was zero"
         return None
