@@ -142,6 +142,30 @@ def test_pairs_with_and_without_augmentation() -> None:
     }
 
 
+@pytest.mark.parametrize("name", ["fkd", "fkd-small", "fkd-tiny", "rded"])
+def test_views_without_augmentation_are_the_images_as_they_are(name: str) -> None:
+    made = planned(protocol=name, ranking=RANKING | {"augmentation": True})
+    (comparison,) = made.comparisons
+    groups = comparison.groups
+    labels = {unit.id: unit.body for unit in made.units if unit.task == "soft-labels"}
+
+    mirrors = {
+        role: {
+            labels[unit.body["labels"]]["mirrors"]
+            for unit in made.units
+            if unit.task == "networks" and unit.group == groups[role]
+        }
+        for role in (Role.OWN, Role.RANDOM, Role.OWN_PLAIN, Role.RANDOM_PLAIN)
+    }
+
+    assert mirrors == {
+        Role.OWN: {True},
+        Role.RANDOM: {True},
+        Role.OWN_PLAIN: {False},
+        Role.RANDOM_PLAIN: {False},
+    }
+
+
 def test_method_with_a_protocol_of_its_own_is_ranked_by_it() -> None:
     dsa = {"name": "dsa", "params": {"epochs": 5}}
     made = planned(exceptions=[{"methods": "dm", "protocol": dsa}])

@@ -60,8 +60,9 @@ class ReplayParams(TaughtParams):
     Published for ImageNet-1K. A view is a crop of at least `smallest_crop` of the area, 1 for none,
     or else a shift by up to `shift` pixels; mirrored or not, where mirroring keeps the class; its
     `shuffled_tiles` × `shuffled_tiles` tiles in another order; mixed with another view of its
-    batch. The loss is the Kullback-Leibler divergence at `temperature`, times the square of that
-    if `scales_loss`. `cosine` 1 leads the learning rate to 0, 0.5 to half of it.
+    batch. Where crops, shifts, tiles and mixing are all off, images are seen as they are, not
+    mirrored either. The loss is the Kullback-Leibler divergence at `temperature`, times the square
+    of that if `scales_loss`. `cosine` 1 leads the learning rate to 0, 0.5 to half of it.
     """
 
     epochs: Count = 300
@@ -78,6 +79,12 @@ class ReplayParams(TaughtParams):
     shift: Annotated[int, Field(ge=0)] = 0
     mixing: Literal["none", "cutmix", "mixup"] = "cutmix"
     shuffled_tiles: Count = 1
+
+    @property
+    def augments(self) -> bool:
+        """Whether views are anything but the images as they are."""
+        crops_or_shifts = self.smallest_crop < 1 or self.shift > 0
+        return crops_or_shifts or self.mixing != "none" or self.shuffled_tiles > 1
 
 
 class SmallReplayParams(ReplayParams):

@@ -135,7 +135,7 @@ def soft_labels_of(
         batch_size=params.batch_size,
         smallest_crop=replays.smallest_crop if replays else 1.0,
         shift=replays.shift if replays else 0,
-        mirrors=replays is not None,
+        mirrors=replays is not None and replays.augments,
         mixing=replays.mixing if replays else "none",
         tiles=replays.shuffled_tiles if replays else 1,
         seed=seed,
