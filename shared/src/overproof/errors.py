@@ -25,7 +25,7 @@ OverproofError
 │   ├── JobCancelled
 │   └── ShuttingDown
 ├── NotFound                  no experiment, job or unit of that id
-├── OtherSteps                a checkpoint of the same work, cut into other steps
+├── OtherSteps                a checkpoint of the same work, done in other steps
 └── SettingsError             an environment variable has a value that cannot be used
 
 Messages say what happened, to which thing, and what to do. They never hold a secret: URLs go
@@ -161,7 +161,7 @@ class NotFound(OverproofError):
 
 
 class OtherSteps(OverproofError):
-    """A checkpoint is of the same work, but cut into other steps; the work starts over."""
+    """A checkpoint is of the same work done in other steps, so that the work starts over."""
 
 
 class SettingsError(OverproofError):

@@ -35,6 +35,7 @@ from overproof.handlers.distill import SynthesisHandler
 from overproof.handlers.train import NetworksHandler
 from overproof.ml.datasets.base import load
 from overproof.ml.distill.base import DistilledSet
+from overproof.ml.train.means import Means
 from overproof.runtime.handler import JobContext, JobHandler, UnitOutput
 
 Contexts = Callable[..., Any]
@@ -384,3 +385,37 @@ def test_network_that_is_never_right_leaves_a_cascade_nothing_to_do(
     assert (output.result["clean_correct"], output.result["robust_s2"]) == (0, 0)
     assert output.result["invalid"] is None
     assert output.result["cost"]["seconds"] >= 0
+
+
+@pytest.mark.parametrize("protocol", ["dsa", "ddk"])
+@pytest.mark.parametrize("stop", [2, 7])
+def test_training_that_moves_to_another_kind_of_device_starts_over(
+    protocol: str, stop: int, a_context: Contexts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    params: dict[str, Any] = {"epochs": 8}
+    if protocol == "ddk":
+        params = {"epochs": 3, "learning_rates": "0.01 0.05"}
+    made = run(SynthesisHandler(), a_context("set"), a_set())
+    [set_id] = made
+    body = NetworkBody(
+        training_set=set_id,
+        test_set=DIGITS,
+        network=CONVNET,
+        protocol=PROTOCOLS.canonical(PluginRef(name=protocol, params=params)),
+        seed=0,
+    )
+    unit = make_unit("networks", body, needs=[set_id])
+    straight = run(NetworksHandler(), a_context("straight", made), unit)
+    stopped = a_context("stopped", made, stop_after=stop, checkpoint_every=1)
+    with monkeypatch.context() as patched:
+        patched.setattr(
+            "overproof.ml.train.assembly.choose_means", lambda *_, **__: (Means.STACKED, "a GPU")
+        )
+        with pytest.raises(ShuttingDown):
+            run(NetworksHandler(), stopped, unit)
+
+    resumed = run(NetworksHandler(), a_context("stopped", made), unit)
+
+    unit_id = UnitId(unit.id)
+    assert numbers_of(resumed[unit_id]) == numbers_of(straight[unit_id])
+    assert bytes_of(resumed[unit_id]) == bytes_of(straight[unit_id])

@@ -11,9 +11,12 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, stack_module_state, vmap
 from torch.optim import Optimizer
 
+from overproof.errors import OtherSteps
 from overproof.ml.models.base import Network
 from overproof.ml.train.losses import Loss
 from overproof.ml.train.recipe import Recipe
+
+_WEIGHTS = "weights."  # how names of weights begin in a state
 
 
 class Fleet(ABC):
@@ -55,7 +58,11 @@ class Fleet(ABC):
 
     @abstractmethod
     def load_state(self, state: Mapping[str, Tensor]) -> None:
-        """Take up what `state` returned."""
+        """Take up what `state` returned.
+
+        Raises:
+            OtherSteps: of another kind of fleet, as on another kind of device.
+        """
 
     @abstractmethod
     def networks(self) -> list[Network]:
@@ -113,6 +120,7 @@ class LoopFleet(Fleet):
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
         """Take up what `state` returned."""
+        _check_kind(state, f"0.{_WEIGHTS}")
         for i, (network, optimizer) in enumerate(
             zip(self._networks, self._optimizers, strict=True)
         ):
@@ -172,6 +180,7 @@ class StackedFleet(Fleet):
     @torch.no_grad()
     def load_state(self, state: Mapping[str, Tensor]) -> None:
         """Take up what `state` returned."""
+        _check_kind(state, _WEIGHTS)
         for name, tensor in self._parameters.items():
             tensor.copy_(state[f"weights.{name}"])
         _load_memory(self._optimizer, self._parameters.items(), state, "")
@@ -183,6 +192,11 @@ class StackedFleet(Fleet):
             for name, parameter in network.named_parameters():
                 parameter.copy_(self._parameters[name][i])
         return self._networks
+
+
+def _check_kind(state: Mapping[str, Tensor], prefix: str) -> None:
+    if not any(name.startswith(prefix) for name in state):
+        raise OtherSteps("networks trained side by side are not gone on with one by one, or back")
 
 
 def _eager_loss(_template: nn.Module, loss: Loss) -> Callable[[nn.Module, Tensor, Tensor], Tensor]:

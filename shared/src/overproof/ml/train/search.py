@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from overproof.errors import NonFiniteLoss
+from overproof.errors import NonFiniteLoss, OtherSteps
 from overproof.ml.models.base import Normalized
 from overproof.ml.train.loop import Training
 from overproof.ml.train.selection import WatchedTraining
@@ -107,6 +107,14 @@ class SearchedTraining:
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
         """Take up what `state` returned."""
+        try:
+            self._load_state(state)
+        except OtherSteps:
+            self.scores = torch.full_like(self.scores, -1)
+            self._number, self._trial, self.training = -1, None, None
+            raise
+
+    def _load_state(self, state: Mapping[str, Tensor]) -> None:
         self.scores = state["search.scores"].clone()
         self._begin(int(state["search.number"]))
         now = {
