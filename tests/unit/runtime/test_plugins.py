@@ -29,7 +29,9 @@ def test_function_is_called_once_however_often_it_is_named(
     assert calls == ["registered"]
 
 
-@pytest.mark.parametrize("entry", ["no.such.module:register", "json:no_such_function", "json", ""])
+@pytest.mark.parametrize(
+    "entry", ["no.such.module:register", "json:no_such", "json", "", "./mine.py:register"]
+)
 def test_entry_that_cannot_be_imported_is_named(entry: str) -> None:
     with pytest.raises(SettingsError, match="OVERPROOF_PLUGINS") as caught:
         load_plugins([entry])
@@ -41,6 +43,13 @@ def test_manifest_with_faults_is_named(tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text("models: 3")
 
     with pytest.raises(SettingsError, match=r"OVERPROOF_PLUGINS: .*mine\.yaml has 1 fault"):
+        load_plugins([str(tmp_path / "mine.yaml")])
+
+
+def test_manifest_with_an_impossible_date_is_named(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text("models: 2020-99-99")
+
+    with pytest.raises(SettingsError, match=r"mine\.yaml has 1 fault"):
         load_plugins([str(tmp_path / "mine.yaml")])
 
 

@@ -111,7 +111,7 @@ def read(path: Path) -> Manifest:
         value = yaml.safe_load(path.read_bytes())
     except OSError as error:
         raise InvalidSpec([f"(top level): {error.strerror}"], str(path)) from None
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         reason = " ".join(str(error).split())
         raise InvalidSpec([f"(top level): no YAML: {reason}"], str(path)) from None
     try:

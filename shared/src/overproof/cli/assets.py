@@ -147,9 +147,11 @@ def _network(text: str) -> PluginRef:
     from overproof.errors import InvalidSpec
 
     try:
-        return MODELS.canonical(PluginRef.model_validate(yaml.safe_load(text)))
-    except yaml.YAMLError:
+        value = yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError, RecursionError):  # ValueError: the 99th of a month
         raise InvalidSpec([f"{text[:60]!r} is no YAML"], "--network") from None
+    try:
+        return MODELS.canonical(PluginRef.model_validate(value))
     except ValidationError as error:
         raise InvalidSpec(faults_of(error, model=PluginRef), "--network") from None
 

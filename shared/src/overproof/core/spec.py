@@ -451,7 +451,7 @@ class ExperimentSpec(_Frozen):
             )
         try:
             value = yaml.safe_load(text)
-        except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
+        except (yaml.YAMLError, ValueError, RecursionError) as error:
             where = " ".join(str(error).split())
             raise InvalidSpec([f"(top level): neither YAML nor JSON: {where}"], source) from None
         if not isinstance(value, dict):

@@ -114,7 +114,7 @@ class RankOptions(BaseModel):
             source = str(config)
             try:
                 loaded = yaml.safe_load(Path(config).read_bytes())
-            except (OSError, yaml.YAMLError) as error:
+            except (OSError, yaml.YAMLError, ValueError, RecursionError) as error:
                 raise InvalidSpec(
                     [f"(top level): {' '.join(str(error).split())}"], source
                 ) from None

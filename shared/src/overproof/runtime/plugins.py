@@ -51,7 +51,7 @@ def _register(entry: str) -> None:
     module, _, function = entry.partition(":")
     try:
         register = getattr(importlib.import_module(module), function)
-    except (ImportError, AttributeError, ValueError) as error:
+    except (ImportError, AttributeError, TypeError, ValueError) as error:
         raise SettingsError(
             f"OVERPROOF_PLUGINS: {entry!r} cannot be imported: {error}; write module:function"
         ) from error

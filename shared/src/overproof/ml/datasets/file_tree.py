@@ -121,9 +121,12 @@ class FileTree:
                 yield File(parts, path.stat().st_size)
 
     def _zip(self) -> Iterator[File]:
-        unpacked = 0
+        unpacked, seen = 0, set[str]()
         with zipfile.ZipFile(self._source) as archive:
             for member in archive.infolist():
+                if member.filename in seen and not member.is_dir():
+                    raise InvalidData(f"{self._what(member.filename)} is there twice")
+                seen.add(member.filename)
                 self._check_name(member.filename)
                 if str(PurePosixPath(member.filename)) != member.filename.rstrip("/"):
                     raise InvalidData(f"{self._what(member.filename)} is no clean path")
@@ -146,6 +149,8 @@ class FileTree:
                     raise InvalidData(
                         f"{self._what(member.name)} is a link, a device or sparse; pack real files"
                     )
+                if member.size < 0:  # the format has room for a sign
+                    raise InvalidData(f"{self._what(member.name)} has {member.size} bytes")
                 # Before the next member is looked for, which unpacks all of this one.
                 unpacked = self._check_size(unpacked + member.size)
                 if member.isreg():

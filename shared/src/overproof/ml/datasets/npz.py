@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zipfile
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,15 @@ from overproof.ml.datasets.arrays import Arrays
 
 _NAMES = ("x_train", "y_train", "x_test", "y_test")
 _MAX_BYTES = 2**35
+_UNREADABLE = (
+    OSError,
+    ValueError,
+    EOFError,
+    MemoryError,
+    RuntimeError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
 
 
 def read(path: Path) -> Arrays:
@@ -35,9 +45,13 @@ def read(path: Path) -> Arrays:
             absent = sorted(set(_NAMES) - set(archive.files))
             if absent:
                 raise InvalidData(f"{path} lacks {', '.join(absent)}; save them by np.savez")
-            x_train, y_train, x_test, y_test = (archive[name] for name in _NAMES)
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+            arrays = {name: archive[name] for name in _NAMES}
+    except _UNREADABLE as error:
         raise InvalidData(f"{path} is no archive of plain arrays: {error}") from None
+    for name, array in arrays.items():  # what has no header of an array comes as bytes
+        if not isinstance(array, np.ndarray):
+            raise InvalidData(f"{path}: {name} is no array; save it by np.savez")
+    x_train, y_train, x_test, y_test = (arrays[name] for name in _NAMES)
     return Arrays(
         _images(x_train, f"{path}: x_train"),
         _labels(y_train, f"{path}: y_train"),

@@ -51,9 +51,10 @@ def _rebuild_tensor(
     """In the place of `torch._utils._rebuild_tensor_v2`, which lets a view grow its storage."""
     if not isinstance(storage, torch.storage.TypedStorage):
         raise InvalidData("holds a tensor without a storage")
-    numbers = (offset, *size, *stride)
-    if len(size) != len(stride) or any(type(n) is not int or n < 0 for n in numbers):
-        raise InvalidData(f"holds a tensor of impossible shape {size}")
+    if not (_is_shape((offset,)) and _is_shape(size) and _is_shape(stride)) or (
+        len(size) != len(stride)
+    ):
+        raise InvalidData("holds a tensor of impossible shape")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         held, dtype, untyped = len(storage), storage.dtype, storage.untyped()  # type: ignore[no-untyped-call]
@@ -69,10 +70,16 @@ def _rebuild_parameter(data: Tensor, *_of_gradients: Any) -> Tensor:
     return data
 
 
+def _size(sides: Any) -> tuple[Any, ...]:
+    if not isinstance(sides, tuple | list):
+        raise InvalidData("holds a shape that is none")
+    return tuple(sides)
+
+
 def _empty_array(kind: Any, shape: Any, code: Any) -> NDArray[Any]:
     """In the place of numpy's `_reconstruct`: an array, whose contents its state will bring."""
     if shape != (0,):
-        raise InvalidData(f"holds an array of impossible shape {shape}")
+        raise InvalidData("holds an array of impossible shape")
     return np.empty((0,), dtype=np.int8)
 
 
@@ -85,13 +92,36 @@ def set_array(array: NDArray[Any], state: Any) -> None:
     _, shape, dtype, _, content = state
     if not isinstance(dtype, np.dtype) or dtype.name not in NUMBERS:
         raise InvalidData("holds an array that is not of numbers")
+    if not _is_shape(shape):
+        raise InvalidData("holds an array of impossible shape")
     if not isinstance(content, bytes) or math.prod(shape) * dtype.itemsize != len(content):
         raise InvalidData(f"holds an array of shape {shape} with only {len(content)} bytes")
     array.__setstate__(state)
 
 
+def set_dtype(dtype: np.dtype[Any], state: Any) -> None:
+    """Give a type the order of bytes that numpy pickled.
+
+    The rest of the state is not taken: its flags could declare numbers to be objects.
+
+    Raises:
+        InvalidData: it is the state of anything but numbers.
+    """
+    order, fields = state[1], state[2:5]
+    if order not in ("<", ">", "|", "=") or fields != (None, None, None):
+        raise InvalidData("holds values of a type of several fields")
+    dtype.__setstate__((3, order, *fields, -1, -1, 0))  # type: ignore[attr-defined]  # no stub
+
+
+def _is_shape(value: Any) -> bool:
+    """Whether a value is a tuple of plain sizes; nothing is multiplied or printed before that."""
+    return isinstance(value, tuple) and all(type(n) is int and 0 <= n < 2**63 for n in value)
+
+
 def _dtype(code: Any, *_: Any) -> np.dtype[Any]:
     """Of numbers only: an array of objects would be a pickle in a pickle."""
+    if not isinstance(code, str | bytes):
+        raise InvalidData("holds values of a type without a name")
     dtype = np.dtype(str(code), False, True)  # a copy: its state must not change the original
     if dtype.name not in NUMBERS:
         raise InvalidData(f"holds values of the type {str(code)[:20]}")
@@ -136,7 +166,7 @@ ALLOWED: Mapping[str, Callable[..., Any]] = {
     "torch._utils._rebuild_tensor_v2": _rebuild_tensor,
     "torch._utils._rebuild_parameter": _rebuild_parameter,
     "torch.storage._load_from_bytes": _load_from_bytes,
-    "torch.Size": tuple,
+    "torch.Size": _size,
     "collections.OrderedDict": OrderedDict,
     "argparse.Namespace": argparse.Namespace,
     "copyreg._reconstructor": _settings,

@@ -177,6 +177,8 @@ def as_tensor(value: Any, what: str) -> Tensor:
         raise InvalidData(f"{what} holds no tensor, but a {type(value).__name__}")
     if value.layout is not torch.strided or value.is_quantized or value.is_meta:
         raise InvalidData(f"{what} holds a sparse, quantised or empty tensor; save it dense")
+    if value.is_complex():
+        raise InvalidData(f"{what} holds complex numbers; no form has them")
     if value.numel() * 8 > 2**33:
         raise InvalidData(f"{what} claims {value.numel()} numbers; that is no distilled set")
     return value.detach()
@@ -203,7 +205,12 @@ def number_of(value: Any, what: str) -> float:
     if isinstance(value, Tensor | np.ndarray):
         if math.prod(value.shape) != 1:
             raise InvalidData(f"{what} is no single number, but {tuple(value.shape)}")
-        return float(value)
-    if not isinstance(value, int | float):
+    elif not isinstance(value, int | float):
         raise InvalidData(f"{what} is no number, but a {type(value).__name__}")
-    return float(value)
+    try:
+        number = float(value)
+    except (OverflowError, TypeError, ValueError, RuntimeError):
+        number = math.nan
+    if not math.isfinite(number):
+        raise InvalidData(f"{what} is no finite number")
+    return number

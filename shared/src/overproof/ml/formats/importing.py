@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import os
 from pathlib import Path
 from typing import Any
 
@@ -160,5 +161,6 @@ def _digest(path: Path) -> str:
     for each in sorted(each for each in path.rglob("*") if each.is_file()):
         with each.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
-        whole.update(f"{each.relative_to(path)}\0{digest}\n".encode())
+        # Names of files need not be text.
+        whole.update(os.fsencode(each.relative_to(path)) + f"\0{digest}\n".encode())
     return whole.hexdigest()

@@ -51,10 +51,16 @@ def read(value: Any, *, images: int, classes: int, what: str) -> Labels:
             that contradict the order of the images.
     """
     if isinstance(value, list | tuple) and all(type(item) is int for item in value):
+        if any(abs(item) >= 2**63 for item in value):
+            raise InvalidData(f"{what} has classes that are no class of {classes}")
         value = torch.tensor(value)
     labels = as_tensor(value, f"{what}, labels")
     if labels.ndim == 2 and labels.shape[1] == 1:
         labels = labels[:, 0]
+    if not labels.is_floating_point():
+        labels = labels.long()
+    elif labels.dtype is not torch.float64:
+        labels = labels.float()  # types of 8 bits can be neither compared nor tested
     if labels.shape[:1] != (images,) or labels.ndim > 2:
         raise InvalidData(f"{what} has {images} images, and labels {tuple(labels.shape)}")
     if not bool(labels.isfinite().all() if labels.is_floating_point() else True):
@@ -103,7 +109,7 @@ def _soft(rows: Tensor, what: str) -> Labels:
         raise InvalidData(f"{what} has {count} images, which is no multiple of {classes} classes")
     ordered = torch.arange(classes).repeat_interleave(count // classes)
     agreement = float((rows.argmax(dim=1) == ordered).float().mean())
-    if agreement < 0.5:
+    if agreement <= 0.5:  # of two classes, a wrong order has half of them right
         raise InvalidData(
             f"{what} has soft labels of which {agreement:.0%} name the class that the place of the "
             "image says; order the images class after class"

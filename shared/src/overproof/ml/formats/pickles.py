@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from overproof.errors import InvalidData
-from overproof.ml.formats.allowed import ALLOWED, set_array
+from overproof.ml.formats.allowed import ALLOWED, MAX_BYTES, set_array, set_dtype
 
 MAX_INSTRUCTIONS = 5_000_000
 
@@ -71,6 +71,7 @@ class _Machine:
     def __init__(self) -> None:
         self._stack: list[Any] = []
         self._memo: dict[int, Any] = {}
+        self._handed = 0  # bytes given to names so far; each may copy them
 
     def pop(self) -> Any:
         value = self._stack.pop()
@@ -114,7 +115,7 @@ class _Machine:
         target = self._stack[-1]
         if type(target) not in (dict, OrderedDict):
             raise ValueError("items for what is no dict")
-        target.update(zip(items[::2], items[1::2], strict=True))
+        target.update(_dict(items))
 
     def store(self, index: int | None) -> None:
         self._memo[len(self._memo) if index is None else index] = self._stack[-1]
@@ -134,6 +135,14 @@ class _Machine:
         known, arguments = self.take(2)
         if not isinstance(known, _Global) or not isinstance(arguments, tuple):
             raise InvalidData("calls what is no name")
+        # A pickle can hand on the same value a million times.
+        for each in arguments:
+            if isinstance(each, bytes | bytearray | str):
+                self._handed += len(each)
+            elif isinstance(each, tuple | list):
+                self._handed += 16 * len(each)
+        if self._handed > MAX_BYTES:
+            raise InvalidData(f"makes more than {MAX_BYTES} bytes")
         self._stack.append(known.make(*arguments))
 
     def build(self) -> None:
@@ -144,8 +153,8 @@ class _Machine:
             vars(target).update({str(key): value for key, value in state.items()})
         elif isinstance(target, np.ndarray):
             set_array(target, state)
-        elif isinstance(target, np.dtype) and state[2:5] == (None, None, None):
-            target.__setstate__(state)  # type: ignore[attr-defined]  # not in numpy's stub
+        elif isinstance(target, np.dtype):
+            set_dtype(target, state)
         elif not (isinstance(target, OrderedDict) and isinstance(state, dict)):
             raise InvalidData(f"sets the state of a {type(target).__name__}")
 
@@ -186,4 +195,7 @@ _INSTRUCTIONS: Mapping[str, Callable[[_Machine, Any], object]] = {
 
 
 def _dict(items: list[Any]) -> dict[Any, Any]:
+    # The hash of tuples in tuples takes as long as they would be when written out.
+    if any(isinstance(part, tuple) for key in items[::2] if isinstance(key, tuple) for part in key):
+        raise InvalidData("names values by tuples in tuples")
     return dict(zip(items[::2], items[1::2], strict=True))

@@ -24,6 +24,7 @@ _PREFIXES = ("module.", "_orig_mod.", "model.", "net.", "network.")
 _STATISTICS = {"mean": "mean", "mu": "mean", "std": "std", "sigma": "std"}
 _COUNTERS = ("num_batches_tracked", "n_averaged")
 _SHOWN = 5
+_MAX_DICTS = 1000  # that are looked into; a dict can hold itself a million times
 
 
 @dataclass(frozen=True)
@@ -139,7 +140,7 @@ def _from_safetensors(path: Path) -> dict[str, Any]:
 
 def _chosen(value: Any, which: str | None, path: Path) -> tuple[str, dict[str, Any]]:
     """The place of a set of weights in the value of a file, and the set."""
-    states = dict(_states(value))
+    states = dict(_states(value, left=[_MAX_DICTS]))
     if which is not None:
         chosen = [place for place in states if place == which or place.split(".")[0] == which]
     else:
@@ -157,17 +158,31 @@ def _chosen(value: Any, which: str | None, path: Path) -> tuple[str, dict[str, A
     )
 
 
-def _states(value: Any, place: tuple[str, ...] = ()) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Every set of weights in a value: a dict from names to nothing but tensors and numbers."""
+def _states(
+    value: Any, place: tuple[str, ...] = (), *, left: list[int]
+) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Every set of weights in a value: a dict from names to nothing but tensors and numbers.
+
+    Args:
+        value: of a file.
+        place: names that led to it.
+        left: one number, of dicts that may still be looked into; counted down.
+
+    Raises:
+        InvalidData: there are more.
+    """
     if not isinstance(value, Mapping) or len(place) > _DEPTH:
         return
+    left[0] -= 1
+    if left[0] < 0:
+        raise InvalidData(f"weights lie among more than {_MAX_DICTS} dicts; save the state_dict")
     if _is_state(value):
         yield ".".join(place), value
         return
     for key, each in value.items():
         # An optimiser's state is about the weights, and is none.
         if isinstance(key, str) and not key.lower().startswith(("optim", "sched", "scaler")):
-            yield from _states(each, (*place, key))
+            yield from _states(each, (*place, key), left=left)
 
 
 def _is_state(value: Mapping[Any, Any]) -> bool:

@@ -18,6 +18,7 @@ from torch import Tensor
 from overproof.errors import InvalidData
 from overproof.ml.augment.zca import Whitening
 from overproof.ml.formats import torch_files
+from overproof.ml.formats.content import as_tensor
 from overproof.ml.shapes import ImageFacts
 
 _MEANS = ("mean", "mean_vector")
@@ -58,7 +59,7 @@ def read(path: Path, facts: ImageFacts) -> Whitening:
             raise InvalidData(f"{path} holds a ZCA transform of others than {shape} images")
     try:
         found = torch.linalg.inv(inverse) if matrix is None else matrix
-        torch.linalg.inv(found)
+        torch.linalg.inv(found.float().double())  # as `undo` does
     except RuntimeError:
         raise InvalidData(f"the ZCA transform in {path} has no inverse") from None
     whitening = Whitening(mean.view(shape).float(), found.float())
@@ -80,4 +81,4 @@ def _tensors(path: Path) -> Mapping[str, Any]:
 
 def _first(tensors: Mapping[str, Any], names: tuple[str, ...]) -> Tensor | None:
     found = [tensors[name] for name in names if isinstance(tensors.get(name), Tensor)]
-    return found[0].double() if found else None
+    return as_tensor(found[0], f"ZCA transform, {names[0]}").double() if found else None
