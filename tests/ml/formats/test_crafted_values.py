@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import io
 import os
 import pickle
 import tarfile
@@ -18,7 +19,7 @@ from safetensors.torch import save_file
 from overproof.errors import InvalidData
 from overproof.ml.datasets import npz
 from overproof.ml.datasets.file_tree import FileTree
-from overproof.ml.formats import content, importing, labels, pickles, weights, zca
+from overproof.ml.formats import allowed, content, importing, labels, pickles, weights, zca
 from overproof.ml.formats.content import Target, Wishes
 from overproof.ml.shapes import ImageFacts
 
@@ -85,6 +86,14 @@ def test_flags_of_a_type_are_not_taken() -> None:
 
     assert not dtype.hasobject
     assert dtype == np.dtype(">f8")
+
+
+def test_storage_in_an_archive_is_refused() -> None:
+    packed = io.BytesIO()
+    torch.save(torch.zeros(4), packed)
+
+    with pytest.raises(InvalidData, match="in an archive"):
+        allowed._load_from_bytes(packed.getvalue())
 
 
 # ---- archives ----------------------------------------------------------------------------------

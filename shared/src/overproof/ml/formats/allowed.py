@@ -33,6 +33,8 @@ def _load_from_bytes(content: bytes) -> Any:
     """
     if not isinstance(content, bytes) or len(content) > MAX_BYTES:
         raise InvalidData("holds a storage that is no bytes, or too many")
+    if content.startswith(b"PK"):  # torch pickles storages unpacked; an archive hides their size
+        raise InvalidData("holds a storage in an archive")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # storages with a type are deprecated, not gone
