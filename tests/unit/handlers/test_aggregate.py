@@ -8,9 +8,12 @@ from typing import Any
 
 import pytest
 
+from overproof.catalog.attacks import ATTACKS
 from overproof.core.ids import JobId, UnitId, group_id_of
+from overproof.core.spec import CellBody
 from overproof.core.states import JobKind, UnitState
 from overproof.evaluation.intervals import mean_and_ci
+from overproof.experiments.units import make_unit
 from overproof.handlers.aggregate import compute_metrics
 from overproof.results.views import MetricRow, MetricScope, UnitRow
 
@@ -250,3 +253,34 @@ def test_warning_of_a_group_tells_what_the_first_network_showed() -> None:
 
 def test_group_without_units_has_no_metrics() -> None:
     assert compute_metrics(GROUP, []) == []
+
+
+def test_cell_of_todays_attack_stands_for_older_ones_that_others_may_have_left() -> None:
+    older = replace(a_cell(1, s2=20), unit_id=unit_id("atk", 2**128 - 1))
+    body = CellBody.model_validate(older.body)
+    today = make_unit(older.task, body, plugins=[(ATTACKS, body.attack)])
+    newer = replace(a_cell(1, s2=10), unit_id=UnitId(today.id))
+    pending = replace(newer, state=UnitState.PENDING, result={})
+
+    for rows in ([older, newer], [newer, older]):
+        (row,) = of_networks(compute_metrics(GROUP, [a_network(1), *rows]))
+        assert row.value == pytest.approx(0.1)
+    # What is not measured yet is missing: an older number is none of today's.
+    assert of_networks(compute_metrics(GROUP, [a_network(1), older, pending])) == []
+
+
+def test_finished_cell_is_not_hidden_by_one_that_waits_where_both_are_old() -> None:
+    done = replace(a_cell(1, s2=20), unit_id=unit_id("atk", 1))
+    pending = replace(a_cell(1, done=False), unit_id=unit_id("atk", 2))
+
+    for rows in ([done, pending], [pending, done]):
+        (row,) = of_networks(compute_metrics(GROUP, [a_network(1), *rows]))
+        assert row.value == pytest.approx(0.2)
+
+
+def of_networks(rows: Sequence[MetricRow]) -> list[MetricRow]:
+    return [
+        row
+        for row in rows
+        if (row.scope, row.metric, row.slice) == (MetricScope.NETWORK, "robust-accuracy", SLICE)
+    ]

@@ -54,7 +54,7 @@ from overproof.experiments.prerequisites import (
 )
 from overproof.experiments.ranking import is_ranked, references
 from overproof.experiments.resolving import DatasetVersions, Resolver
-from overproof.experiments.units import make_unit, semantics_of
+from overproof.experiments.units import make_unit, semantics_of, semantics_of_tasks
 from overproof.results.views import Comparison
 
 # A job message must stay below 64 KiB, and a unit takes up to about 900 bytes.
@@ -288,13 +288,17 @@ def _add_networks(builder: _Builder, spec: ExperimentSpec, training_set: _Traini
                 (MODELS, network),
                 (PROTOCOLS, spec.protocol),
             ]
-        ),
+        )
+        | semantics_of_tasks("networks"),
     }
     if training_set.labels is None and asks_teacher(training_set.method, spec.protocol):
         facts["teacher"] = _plain(spec.teacher)
         brought = spec.teacher_weights
         which = "teacher_protocol" if brought is None else "teacher_weights"
         facts[which] = _plain(brought or spec.teacher_protocol)
+        facts["semantics"] |= semantics_of_tasks("teachers", "soft-labels") | semantics_of(
+            [(MODELS, spec.teacher), (PROTOCOLS, None if brought else spec.teacher_protocol)]
+        )
     if training_set.labels is not None:
         # The same images may come again with other labels.
         facts["labels"] = training_set.labels.body["labels"]
@@ -351,7 +355,7 @@ def _add_imported_network(
         "network": _plain(network),
         "protocol": {"name": "as-brought", "params": {}},
         "test_set": _plain(test_set),
-        "semantics": semantics_of([(MODELS, network)]),
+        "semantics": semantics_of([(MODELS, network)]) | semantics_of_tasks("imported-networks"),
         **group_facts("weights", asset),
     }
     group = group_id_of(about)
@@ -364,9 +368,9 @@ def _add_imported_network(
             group=group,
         )
     )
-    # One cell an attack: cells of one victim that differ in seeds only are one line of results.
-    seed = (spec.network_seeds or spec.seeds)[0]
-    _add_cells(builder, spec, victim, test_set, seed, group)
+    # One cell an attack, the same in all experiments: cells of one victim that differ in seeds only
+    # are one line of results.
+    _add_cells(builder, spec, victim, test_set, 0, group)
 
 
 def _add_cells(

@@ -33,15 +33,20 @@ def make_unit(
     """
     info = task(task_name)
     plain: dict[str, Any] = json.loads(body.model_dump_json())
-    semantics = {f"task:{info.name}": info.semantics}
+    semantics = semantics_of_tasks(info.name) | semantics_of(plugins)
     return Unit(
-        id=unit_id_of(info.kind, info.name, plain, semantics | semantics_of(plugins)),
+        id=unit_id_of(info.kind, info.name, plain, semantics),
         kind=info.kind,
         task=info.name,
         body=plain,
         needs=tuple(needs),
         group=group,
     )
+
+
+def semantics_of_tasks(*names: str) -> dict[str, int]:
+    """As `semantics_of`, of tasks."""
+    return {f"task:{name}": task(name).semantics for name in names}
 
 
 def semantics_of(plugins: Iterable[tuple[Registry, PluginRef | None]]) -> dict[str, int]:

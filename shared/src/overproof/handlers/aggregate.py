@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from overproof.catalog.attacks import ATTACKS
 from overproof.catalog.metrics import METRICS, MetricInfo, metric
 from overproof.catalog.slices import cell_label
 from overproof.core.canonical import canonical_json
@@ -14,8 +15,10 @@ from overproof.core.ids import GroupId, UnitId, group_id_of
 from overproof.core.semantics import Semantics
 from overproof.core.spec import CellBody
 from overproof.core.states import JobKind, UnitState
+from overproof.errors import UnknownPlugin
 from overproof.evaluation.counts import CellCounts, CleanCounts, NetworkCounts
 from overproof.evaluation.robustness import Number, Numbers, mean_over_seeds
+from overproof.experiments.units import make_unit
 from overproof.results.views import MetricRow, MetricScope, UnitRow
 
 _SCOPES = {MetricScope.NETWORK, MetricScope.DISTILLED_SET}
@@ -60,12 +63,16 @@ class _Network:
 
 
 def _networks(rows: Iterable[UnitRow]) -> list[_Network]:
-    cells: dict[str, dict[str, CellCounts | None]] = {}
+    by_label: dict[str, dict[str, list[UnitRow]]] = {}
     for row in rows:
         if row.kind is JobKind.ATTACK:
             body = CellBody.model_validate(row.body)
             label = cell_label(body.attack, body.threat.epsilon)
-            cells.setdefault(body.victim, {})[label] = _cell_counts(row)
+            by_label.setdefault(body.victim, {}).setdefault(label, []).append(row)
+    cells = {
+        victim: {label: _cell_counts(_newest(same)) for label, same in of_victim.items()}
+        for victim, of_victim in by_label.items()
+    }
     return [
         _Network(
             row.unit_id,
@@ -75,6 +82,25 @@ def _networks(rows: Iterable[UnitRow]) -> list[_Network]:
         for row in rows
         if row.kind is JobKind.TRAIN
     ]
+
+
+def _newest(rows: Sequence[UnitRow]) -> UnitRow:
+    """Of the cells with one label, the one that attacks as of today would make.
+
+    There are several after a change of what an attack does. Where none is of today, one that is
+    done stands for the rest.
+    """
+    if len(rows) == 1:
+        return rows[0]
+    return max(rows, key=lambda row: (_is_of_today(row), row.state is UnitState.DONE, row.unit_id))
+
+
+def _is_of_today(row: UnitRow) -> bool:
+    body = CellBody.model_validate(row.body)
+    try:
+        return make_unit(row.task, body, plugins=[(ATTACKS, body.attack)]).id == row.unit_id
+    except UnknownPlugin:
+        return False
 
 
 def _clean_counts(row: UnitRow) -> CleanCounts | None:

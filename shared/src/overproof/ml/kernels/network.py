@@ -137,4 +137,5 @@ def _is_norm_relu_pool(part: nn.Sequential) -> bool:
         and pool.kernel_size in (2, (2, 2))
         and pool.stride in (2, (2, 2))
         and pool.padding in (0, (0, 0))
+        and pool.divisor_override is None
     )
