@@ -35,6 +35,16 @@ def test_json_is_read_as_well() -> None:
     assert ExperimentSpec.parse(an_experiment().model_dump_json()) == an_experiment()
 
 
+def test_few_lines_that_stand_for_a_huge_value_are_refused_at_once() -> None:
+    doubled = "".join(f"&a{i} [*a{i - 1}, *a{i - 1}], " for i in range(1, 40))
+    nested = f"[&a0 [x, x], {doubled}]"
+
+    faults = faults_of(VALID.replace("images_per_class: 1", f"images_per_class: {nested}"))
+
+    assert all(fault.startswith("images_per_class.") for fault in faults)
+    assert max(len(fault) for fault in faults) < 200
+
+
 def test_every_fault_is_listed_with_its_path_and_a_suggestion() -> None:
     faults = faults_of(
         VALID.replace("methods", "metods")

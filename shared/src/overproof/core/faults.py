@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import difflib
+import reprlib
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
+
+_LENGTH = 40
+_LIMITED = reprlib.Repr()
+_LIMITED.maxlevel, _LIMITED.maxlong, _LIMITED.maxother = 3, 60, 60
 
 
 def faults_of(error: ValidationError, *, model: type[BaseModel] | None = None) -> list[str]:
@@ -54,5 +59,6 @@ def _inner_model(annotation: Any) -> type[BaseModel] | None:
 
 
 def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 40 else f"{text[:37]}..."
+    # A few lines of YAML can stand for a value whose whole text fills the memory.
+    text = repr(value[:_LENGTH]) if isinstance(value, str) else _LIMITED.repr(value)
+    return text if len(text) <= _LENGTH else f"{text[: _LENGTH - 3]}..."
