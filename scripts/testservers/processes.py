@@ -87,8 +87,9 @@ def _started_ticks(pid: int) -> int | None:
     except OSError:
         return None
     fields = stat.rpartition(")")[2].split()
-    is_zombie = fields[0] == "Z"
-    return None if is_zombie else int(fields[19])
+    # Of a process with threads, the first may be dead while others still hold its sockets.
+    is_over = fields[0] == "Z" and int(fields[17]) <= 1
+    return None if is_over else int(fields[19])
 
 
 def is_alive(process: Process | None) -> bool:

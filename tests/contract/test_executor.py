@@ -110,7 +110,9 @@ def test_done_carries_results_and_progress_comes_before(executor: Executor) -> N
     assert last.facts["device"] == "cpu"
     final = before[-1]
     assert isinstance(final, Advanced)
-    assert (final.step, final.total, final.scalars) == (3, 3, {"loss": 1 / 3})
+    assert (final.step, final.total, final.scalars["loss"]) == (3, 3, 1 / 3)
+    assert final.scalars["steps_per_s"] > 0
+    assert final.scalars["seconds_left"] == 0
 
 
 def test_failure_crosses_as_data(executor: Executor) -> None:

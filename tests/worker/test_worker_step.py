@@ -222,7 +222,10 @@ def test_lease_is_renewed_with_progress_every_third_of_its_length(stage: Stage) 
     assert (job.state, job.attempt) == (JobState.RUNNING, 1)
     assert job.progress is not None
     assert (job.progress.step, job.progress.total) == (11, 30)
-    assert job.progress.scalars == {"loss": 1 / 11}
+    assert job.progress.scalars["loss"] == 1 / 11
+    assert job.progress.scalars["seconds_left"] == pytest.approx(
+        19 / job.progress.scalars["steps_per_s"]
+    )
     assert stage.repository.claim(JobKind.DISTILL, owner="other", ttl_s=60) is None
 
 

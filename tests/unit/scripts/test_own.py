@@ -37,8 +37,11 @@ class FileServer(Server):
 
 def assert_nobody_listens(port: int) -> None:
     # Binding would be too much to ask: connections of the last second may still linger.
-    with pytest.raises(ConnectionRefusedError):
-        socket.create_connection(("127.0.0.1", port), timeout=1)
+    with (
+        pytest.raises(ConnectionRefusedError),
+        socket.create_connection(("127.0.0.1", port), timeout=1),
+    ):
+        pass
 
 
 def test_own_server_comes_back_at_its_address_and_is_gone_in_the_end() -> None:
