@@ -119,13 +119,21 @@ class Pod:
 
     def kill(self) -> None:
         """End it without a word; harmless once it has ended."""
-        self._parent.kill()
+        # Not by its parent alone: a process that changes its user outlives that.
+        if self._parent.poll() is None:
+            for child in self._children():
+                os.kill(child, signal.SIGKILL)
+            self._parent.kill()
         self._parent.wait()
 
     def _process_1(self) -> int:
+        [child] = self._children()
+        return child
+
+    def _children(self) -> list[int]:
         parent = self._parent.pid
-        [child] = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
-        return int(child)
+        children = Path(f"/proc/{parent}/task/{parent}/children").read_text()
+        return [int(child) for child in children.split()]
 
 
 @pytest.fixture
