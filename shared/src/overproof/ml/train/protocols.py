@@ -8,6 +8,7 @@ from overproof.catalog.protocols import (
     IdcProtocolParams,
     ProtocolParams,
 )
+from overproof.catalog.teaching import SoftLabelParams
 from overproof.ml.augment import dsa
 from overproof.ml.train.augmentation import Augmentation
 from overproof.ml.train.losses import Loss
@@ -16,7 +17,7 @@ from overproof.ml.train.recipe import Recipe
 _COSINE = {"step": 0.0, "cosine": 1.0, "half-cosine": 0.5}
 
 
-def hard_label(params: ProtocolParams, *, mirrors: bool) -> Recipe:
+def hard_label(params: ProtocolParams | SoftLabelParams, *, mirrors: bool) -> Recipe:
     """The protocol of DC, DSA and DM.
 
     With E epochs in `params` E + 1 are run, as in the reference code, and the learning rate drops

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from overproof.catalog.teaching import ReplayParams, SoftLabelParams, TeacherProtocolParams
 from overproof.ml.augment import dsa
 from overproof.ml.train.augmentation import Augmentation
 from overproof.ml.train.losses import Loss
+from overproof.ml.train.protocols import hard_label
 from overproof.ml.train.recipe import Recipe
 
 
@@ -41,17 +44,8 @@ def soft_label(params: SoftLabelParams, *, mirrors: bool) -> Recipe:
         params: from the catalog of protocols.
         mirrors: whether a mirrored image keeps its class; `auto` augmentation flips only then.
     """
-    return Recipe(
-        epochs=params.epochs + 1,
-        milestones=(params.epochs // 2 + 2,),
-        restarts=True,
-        learning_rate=params.learning_rate,
-        momentum=params.momentum,
-        weight_decay=params.weight_decay,
-        batch_size=params.batch_size,
-        augmentation=Augmentation(dsa.strategy_of(params.strategy, mirrors=mirrors)),
-        loss=Loss("kl", temperature=params.temperature),
-    )
+    loss = Loss("kl", temperature=params.temperature)
+    return replace(hard_label(params, mirrors=mirrors), loss=loss)
 
 
 def replay(params: ReplayParams, *, mirrors: bool) -> Recipe:
